@@ -1,0 +1,74 @@
+"""graphopt: Grappler for ONNX. Optimize a model, prove it equal, time it against the original."""
+
+from __future__ import annotations
+
+from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_total
+from graphopt.api import Result, benchmark, optimize, verify
+from graphopt.errors import GraphoptError
+from graphopt.ir import (
+    NOT_CONSTANT,
+    Expr,
+    Function,
+    Graph,
+    Kind,
+    Model,
+    Node,
+    OptionalType,
+    SequenceType,
+    Symbol,
+    TensorType,
+    Value,
+    clone_body,
+    clone_node,
+    symbol,
+)
+from graphopt.onnxio import load, save, to_proto
+from graphopt.pipeline import Context, graph_pass
+from graphopt.rewrite import Builder, Match, Miss, attr, const, is_uniform, op, rule, var
+from graphopt.tensors import DType, Tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NOT_CONSTANT",
+    "Builder",
+    "Context",
+    "DType",
+    "Effect",
+    "Expr",
+    "Function",
+    "Graph",
+    "GraphoptError",
+    "Kind",
+    "Match",
+    "Miss",
+    "Model",
+    "Node",
+    "OptionalType",
+    "Result",
+    "SequenceType",
+    "Symbol",
+    "Tensor",
+    "TensorType",
+    "Value",
+    "attr",
+    "benchmark",
+    "clone_body",
+    "clone_node",
+    "const",
+    "effect_of",
+    "graph_pass",
+    "is_commutative",
+    "is_elementwise",
+    "is_total",
+    "is_uniform",
+    "load",
+    "op",
+    "optimize",
+    "rule",
+    "save",
+    "symbol",
+    "to_proto",
+    "var",
+    "verify",
+]

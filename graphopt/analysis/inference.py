@@ -1,0 +1,245 @@
+"""Types, shapes and shape contents of every value, from the inputs on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from onnx import ValueInfoProto
+
+from graphopt.analysis import onnx_inference
+from graphopt.analysis.shapes import TRANSFERS, Fact, bodies
+from graphopt.ir import (
+    Dim,
+    Graph,
+    Kind,
+    Model,
+    Node,
+    OptionalType,
+    SequenceType,
+    Symbol,
+    TensorType,
+    Type,
+    Value,
+)
+from graphopt.ir.symbol import always_equal
+from graphopt.tensors import DType
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Something inferred that contradicts what was known; what was known stays."""
+
+    value: Value
+    known: object
+    found: object
+
+
+class Inference:
+    """Infers the types of a model's values and what its shape tensors hold.
+
+    What is inferred holds on every run that succeeds: the only axiom is that dims are at least 0. Each free dim of an input is a
+    symbol of its own, since the runtime does not compare dims of equal names. Declared dims of outputs and of inner values are
+    no evidence.
+
+    Attributes:
+        conflicts: What contradicted something known, in the order found.
+    """
+
+    def __init__(self, model: Model, trust_dim_names: bool = False) -> None:
+        """Prepare.
+
+        Args:
+            model: The model.
+            trust_dim_names: Take dims of the main graph's inputs that share a name to be equal.
+        """
+        self.model = model
+        self.trust_dim_names = trust_dim_names
+        self.conflicts: list[Conflict] = []
+
+    def run(self) -> None:
+        """Infer every graph: functions and the main graph, with the bodies in them."""
+        if self.trust_dim_names:
+            self._unify_dim_names()
+        for function in self.model.functions.values():
+            self.run_graph(function.graph)
+        self.run_graph(self.model.graph)
+
+    def run_graph(self, graph: Graph) -> None:
+        """Infer one graph, operators in topological order, bodies with their owners."""
+        for node in in_order(graph):
+            self._infer(node)
+
+    def visit(self, node: Node, graph: Graph | None = None) -> None:
+        """Infer the results of one node from its operands and attributes, its bodies included.
+
+        Args:
+            node: An operator; others are left as they are.
+            graph: For a node that is in no graph yet, the one whose opset it is written in; by default the main graph.
+        """
+        if node.kind is not Kind.OPERATOR:
+            return
+        if node.graph is not None:
+            self._infer(node)
+            return
+        with _lent_graph(node, self.model.graph if graph is None else graph):
+            self._infer(node)
+
+    def _infer(self, node: Node) -> None:
+        function = TRANSFERS.get((node.domain, node.op_type))
+        if node.bodies:
+            facts = bodies.infer(node, self.run_graph, self.refine_input)
+        elif function is not None:
+            try:
+                facts = function(node)
+            except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+                # A malformed node: the runtime will say what is wrong with it.
+                _LOGGER.debug("no inference for %r: %s", node, error)
+                facts = ()
+        elif (node.domain, node.op_type, node.overload) in self.model.functions:
+            facts = ()
+        else:
+            facts = onnx_inference.infer(node)
+        for value, fact in zip(node.results, facts, strict=False):
+            self.refine(value, fact)
+
+    # --- refining -----------------------------------------------------------------------------------------------------
+
+    def refine(self, value: Value, fact: Fact) -> None:
+        """Add a fact to what is known of a value."""
+        known, found = value.type, fact.type
+        if found is not None and found is not known:
+            merged = found if known is None else self._merged(value, known, found)
+            if merged is not known:
+                self._retype(value, merged)
+        if fact.elements is not None and fact.elements != value.elements:
+            self._refine_elements(value, fact.elements)
+
+    def refine_input(self, value: Value, fact: Fact) -> None:
+        """Set what is known of a body's input, which may be less than at the visit before."""
+        found = fact.type
+        if isinstance(found, TensorType) and isinstance(value.type, TensorType) and found.dtype is DType.UNDEFINED:
+            found = TensorType(value.type.dtype, found.shape)
+        if found is not None and found != value.type:
+            self._retype(value, found)
+        value.elements = fact.elements
+
+    def _retype(self, value: Value, type: Type) -> None:
+        graph = value.producer.graph
+        if graph is None or graph.model is not self.model or value.producer in self._lent:
+            value.type = type
+        else:
+            graph.retype(value, type)
+
+    _lent: dict[Node, None] = {}
+
+    def _merged(self, value: Value, known: Type, found: Type) -> Type:
+        if isinstance(known, TensorType) and isinstance(found, TensorType):
+            return self._merged_tensors(value, known, found)
+        if isinstance(known, SequenceType) and isinstance(found, SequenceType):
+            return SequenceType(self._merged_inner(value, known.element, found.element))
+        if isinstance(known, OptionalType) and isinstance(found, OptionalType):
+            return OptionalType(self._merged_inner(value, known.element, found.element))
+        if type(known) is not type(found):
+            self._conflict(value, known, found)
+        return known
+
+    def _merged_inner(self, value: Value, known: Type | None, found: Type | None) -> Type | None:
+        if known is None or found is None:
+            return found if known is None else known
+        return self._merged(value, known, found)
+
+    def _merged_tensors(self, value: Value, known: TensorType, found: TensorType) -> TensorType:
+        dtype = found.dtype if known.dtype is DType.UNDEFINED else known.dtype
+        if found.dtype is not dtype and found.dtype is not DType.UNDEFINED:
+            self._conflict(value, known, found)
+            return known
+        if found.shape is None or known.shape == found.shape:
+            return known if dtype is known.dtype else TensorType(dtype, known.shape)
+        if known.shape is None:
+            return TensorType(dtype, found.shape)
+        if len(known.shape) != len(found.shape):
+            self._conflict(value, known, found)
+            return known
+        dims = tuple(self._merged_dims(value, left, right) for left, right in zip(known.shape, found.shape, strict=True))
+        return known if dims == known.shape and dtype is known.dtype else TensorType(dtype, dims)
+
+    def _merged_dims(self, value: Value, known: Dim, found: Dim) -> Dim:
+        if known is None:
+            return found
+        if found is None or known is found:
+            return known
+        if isinstance(known, int):
+            if isinstance(found, int) and known != found:
+                self._conflict(value, known, found)
+            return known
+        return found if isinstance(found, int) else known
+
+    def _refine_elements(self, value: Value, found: tuple[Dim, ...]) -> None:
+        known = value.elements
+        if known is None:
+            if any(item is not None for item in found) or not found:
+                value.elements = found
+            return
+        if len(known) != len(found):
+            self._conflict(value, known, found)
+            return
+        value.elements = tuple(self._merged_dims(value, left, right) for left, right in zip(known, found, strict=True))
+
+    def _conflict(self, value: Value, known: object, found: object) -> None:
+        self.conflicts.append(Conflict(value, known, found))
+        _LOGGER.debug("%r: %s was known, %s was found", value, known, found)
+
+    # --- dim names ----------------------------------------------------------------------------------------------------
+
+    def _unify_dim_names(self) -> None:
+        """Give dims of the main graph's inputs that share a declared name one symbol."""
+        for value in self.model.graph.inputs:
+            if value.declared is None or not isinstance(value.type, TensorType) or value.type.shape is None:
+                continue
+            declared = ValueInfoProto.FromString(value.declared).type.tensor_type.shape.dim
+            names = [dim.dim_param for dim in declared]
+            if len(names) != len(value.type.shape):
+                continue
+            dims = tuple(
+                Symbol(name, name) if name and isinstance(dim, Symbol) else dim
+                for name, dim in zip(names, value.type.shape, strict=True)
+            )
+            self.model.graph.retype(value, TensorType(value.type.dtype, dims))
+
+
+@contextmanager
+def _lent_graph(node: Node, graph: Graph) -> Iterator[None]:
+    """Let a detached node see the opsets of a graph."""
+    node.graph = graph
+    Inference._lent[node] = None
+    try:
+        yield
+    finally:
+        node.graph = None
+        del Inference._lent[node]
+
+
+def in_order(graph: Graph) -> list[Node]:
+    """The operators in topological order; the order of the file where it is one, since sorting costs more than inferring."""
+    nodes = graph.nodes()
+    seen: set[Node] = set()
+    for node in nodes:
+        reads = [*node.operands, *(value for body in node.bodies.values() for value in body.captures())]
+        for value in reads:
+            if value is None:
+                continue
+            producer = value.producer
+            if producer.kind is Kind.OPERATOR and producer.graph is graph and producer not in seen:
+                return graph.order()
+        seen.add(node)
+    return nodes
+
+
+def equal_dims(left: Dim, right: Dim) -> bool:
+    """True if two dims are provably equal."""
+    return left is not None and right is not None and (left is right or always_equal(left, right))

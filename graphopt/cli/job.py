@@ -1,0 +1,189 @@
+"""One model from file to file: optimize, verify, time, write. Nothing is written that differs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphopt import api
+from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, EXIT_USAGE
+from graphopt.errors import GraphoptError, OutputError
+from graphopt.ir import Graph
+from graphopt.onnxio import load
+from graphopt.onnxio.save import Staged, stage
+from graphopt.onnxio.signature import fix_dims, fix_shapes, select_outputs
+from graphopt.records import Benchmark, OptimizeReport, Verification
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to do with one model; every field is plain, so that a job can go to another process."""
+
+    source: str
+    target: str
+    optimize: dict[str, Any] = field(default_factory=dict)
+    verify: dict[str, Any] | None = field(default_factory=dict)
+    """Options of the verification, None to leave it out."""
+    bench: dict[str, Any] | None = None
+    """Options of the comparison, None to leave it out."""
+    save: dict[str, Any] = field(default_factory=dict)
+    fix_dim: dict[str, int] = field(default_factory=dict)
+    fix_shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    force: bool = False
+    dry_run: bool = False
+    allow_unverified: bool = False
+    min_speedup: float | None = None
+    name_map: str | None = None
+    dump_dir: str | None = None
+    print_after: tuple[str, ...] = ()
+
+    @property
+    def changes_signature(self) -> bool:
+        """True if the user asks for other inputs or outputs than the model has."""
+        return bool(self.fix_dim or self.fix_shape or self.outputs)
+
+    def prepare(self, graph: Graph) -> None:
+        """Give the model the signature the user asks for."""
+        fix_shapes(graph, self.fix_shape)
+        fix_dims(graph, self.fix_dim) if self.fix_dim else None
+        if self.outputs:
+            select_outputs(graph, self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended."""
+
+    job: Job
+    code: int
+    written: str | None = None
+    error: str = ""
+    report: OptimizeReport | None = None
+    verification: Verification | None = None
+    benchmark: Benchmark | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as a JSON document."""
+        return {
+            "schema": "graphopt.optimize",
+            "schema_version": 1,
+            "input": self.job.source,
+            "output": self.written,
+            "exit_code": self.code,
+            "error": self.error,
+            "report": None if self.report is None else self.report.to_json(),
+            "verification": None if self.verification is None else self.verification.to_json(),
+            "benchmark": None if self.benchmark is None else self.benchmark.to_json(),
+        }
+
+
+def run(job: Job, say: Say = lambda text: None) -> Outcome:
+    """Do a job; whatever goes wrong is in the outcome."""
+    try:
+        return _run(job, say)
+    except GraphoptError as error:
+        return Outcome(job, EXIT_USAGE, error=str(error))
+
+
+def _run(job: Job, say: Say) -> Outcome:
+    _check_target(job)
+    say(f"optimizing {job.source}")
+    dumper = _Dumper(job)
+    result = api.optimize(
+        job.source,
+        prepare=job.prepare if job.changes_signature else None,
+        progress=lambda name, sweep: say(f"sweep {sweep}: {name.replace('_', ' ')}"),
+        after_pass=dumper.after_pass,
+        **job.optimize,
+    )
+    report = result.report
+    converged = report.stopped_by not in ("sweep limit", "rules keep feeding each other")
+    if job.dry_run:
+        return Outcome(job, EXIT_OK if converged else EXIT_NOT_CONVERGED, report=report)
+    if not converged:
+        return Outcome(job, EXIT_NOT_CONVERGED, report=report, error=f"the passes did not settle ({report.stopped_by})")
+    stamp = {"graphopt.verdict": "not verified"} if job.verify is None else {}
+    with ExitStack() as stack:
+        staged = stage(result.graph, job.target, stamp=stamp, **job.save)
+        stack.callback(staged.discard)
+        reference = job.source
+        if job.changes_signature:
+            prepared = load(job.source)
+            job.prepare(prepared)
+            original = stage(prepared, f"{job.target}.original")
+            stack.callback(original.discard)
+            reference = original.path
+        return _judge_and_write(job, report, staged, reference, say)
+
+
+def _judge_and_write(job: Job, report: OptimizeReport, staged: Staged, reference: str, say: Say) -> Outcome:
+    verification, benchmark, code = None, None, EXIT_OK
+    target = job.target
+    if job.verify is not None:
+        say("comparing with the original on ONNX Runtime")
+        verification = api.verify(reference, staged.path, level=job.optimize.get("level", "default"), **job.verify)
+        if verification.verdict == "different":
+            return Outcome(job, EXIT_DIFFERENT, report=report, verification=verification)
+        if verification.verdict != "equal":
+            code = EXIT_NOT_VERIFIED
+            if not job.allow_unverified:
+                target = unverified_path(job.target)
+    if job.bench is not None:
+        say("timing against the original")
+        benchmark = api.benchmark(reference, staged.path, **job.bench)
+        if job.min_speedup is not None and not benchmark.low >= job.min_speedup:
+            return Outcome(job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark)
+    staged.commit(target)
+    if job.name_map is not None:
+        from graphopt.onnxio.namemap import write_name_map
+
+        write_name_map(job.source, target, report, job.name_map)
+    return Outcome(job, code, target, report=report, verification=verification, benchmark=benchmark)
+
+
+def unverified_path(target: str) -> str:
+    """Where a result goes that could not be verified."""
+    path = Path(target)
+    return str(path.with_name(f"{path.stem}.unverified{path.suffix or '.onnx'}"))
+
+
+def _check_target(job: Job) -> None:
+    if job.dry_run:
+        return
+    folder = os.path.dirname(os.path.abspath(job.target))
+    if not os.path.isdir(folder):
+        raise OutputError(f"cannot write '{job.target}': there is no folder '{folder}'; create it first")
+    if os.path.isdir(job.target):
+        raise OutputError(f"cannot write '{job.target}': it is a folder; name a file")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"cannot write '{job.target}': no permission in '{folder}'; choose a place you may write to")
+    same = os.path.exists(job.target) and os.path.exists(job.source) and os.path.samefile(job.source, job.target)
+    if os.path.exists(job.target) and not same and not job.force:
+        raise OutputError(f"'{job.target}' exists already; pass --force to replace it, or -o for another name")
+
+
+class _Dumper:
+    """Writes or prints the graph after passes, as the user asks."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._count = 0
+
+    def after_pass(self, name: str, sweep: int, graph: Graph) -> None:
+        from graphopt.onnxio import save
+        from graphopt.report.listing import print_graph
+
+        self._count += 1
+        if self._job.dump_dir is not None:
+            os.makedirs(self._job.dump_dir, exist_ok=True)
+            label = name.replace(":", ".").replace("/", ".")
+            save(graph, os.path.join(self._job.dump_dir, f"{self._count:03d}.sweep{sweep}.{label}.onnx"))
+        if name in self._job.print_after or "all" in self._job.print_after:
+            print_graph(graph, f"after {name}, sweep {sweep}")

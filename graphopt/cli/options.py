@@ -1,0 +1,101 @@
+"""Option texts that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from graphopt.errors import UsageError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a report.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More detail; repeat for more.")]
+Provider = Annotated[str, typer.Option("--provider", help="auto, cpu, cuda, or a provider's name in the runtime.")]
+Dims = Annotated[Optional[list[str]], typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dim in the feeds.")]
+Shapes = Annotated[
+    Optional[list[str]], typer.Option("--shape", metavar="INPUT=1,3,224,224", help="Shape of an input in the feeds.")
+]
+Ranges = Annotated[
+    Optional[list[str]], typer.Option("--range", metavar="INPUT=LOW:HIGH", help="Range of an input's values in the feeds.")
+]
+Data = Annotated[
+    Optional[str],
+    typer.Option(
+        "--inputs", metavar="DATA", help="Your own inputs: .npz, .npy, a test_data_set folder, or script.py:function."
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the made feeds.")]
+CustomOps = Annotated[
+    Optional[list[Path]], typer.Option("--custom-ops", metavar="LIB", help="Library of custom operators to register.")
+]
+Load = Annotated[Optional[list[Path]], typer.Option("--load", metavar="FILE.py", help="Python file with more passes.")]
+
+
+def pairs(items: Iterable[str] | None, option: str, example: str) -> dict[str, str]:
+    """`NAME=VALUE` items as a mapping.
+
+    Raises:
+        UsageError: an item has no `=`.
+    """
+    found = {}
+    for item in items or ():
+        name, separator, value = item.rpartition("=")
+        if not separator or not name:
+            raise UsageError(f"{option} wants {example}, not '{item}'")
+        found[name] = value
+    return found
+
+
+def sizes(items: Iterable[str] | None, option: str) -> dict[str, int]:
+    """`NAME=SIZE` items.
+
+    Raises:
+        UsageError: a size is no number that is not negative.
+    """
+    example = f"{option} batch=8".removeprefix(option + " ")
+    return {name: _integer(value, option, example) for name, value in pairs(items, option, example).items()}
+
+
+def shapes(items: Iterable[str] | None, option: str) -> dict[str, tuple[int, ...]]:
+    """`INPUT=1,3,224,224` items; an empty list is a scalar.
+
+    Raises:
+        UsageError: a size is no number that is not negative.
+    """
+    example = "x=1,3,224,224"
+    return {
+        name: tuple(_integer(size, option, example) for size in value.split(",") if size.strip())
+        for name, value in pairs(items, option, example).items()
+    }
+
+
+def ranges(items: Iterable[str] | None) -> dict[str, tuple[float, float]]:
+    """`INPUT=LOW:HIGH` items.
+
+    Raises:
+        UsageError: an end is no number, or they are the wrong way round.
+    """
+    found = {}
+    for name, value in pairs(items, "--range", "x=0:255").items():
+        low, separator, high = value.partition(":")
+        try:
+            ends = (float(low), float(high))
+        except ValueError:
+            separator = ""
+        if not separator or ends[0] > ends[1]:
+            raise UsageError(f"--range wants x=0:255, not '{name}={value}'")
+        found[name] = ends
+    return found
+
+
+def _integer(text: str, option: str, example: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise UsageError(f"{option} wants {example}, and '{text}' is no size")
+    return number

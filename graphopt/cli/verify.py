@@ -1,0 +1,64 @@
+"""`graphopt verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from graphopt.cli import options
+from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_VERIFIED, EXIT_OK, progress, show, show_json
+
+NAME = "verify"
+
+
+def command(
+    original: Annotated[Path, typer.Argument(help="The model that is right by definition.")],
+    rewritten: Annotated[Path, typer.Argument(help="The model to compare with it.")],
+    level: Annotated[str, typer.Option(help="exact: same bits. default: same within measured noise.")] = "default",
+    provider: options.Provider = "auto",
+    dim: options.Dims = None,
+    shape: options.Shapes = None,
+    value_range: options.Ranges = None,
+    data: options.Data = None,
+    seed: options.Seed = 0,
+    runs: Annotated[Optional[int], typer.Option(help="Sets of inputs to compare on.")] = None,
+    rtol: Annotated[Optional[float], typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
+    atol: Annotated[Optional[float], typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
+    timeout: Annotated[Optional[float], typer.Option(help="Seconds one load or run may take.")] = None,
+    custom_ops: options.CustomOps = None,
+    json: options.Json = False,
+    verbose: options.Verbose = 0,
+    quiet: options.Quiet = False,
+) -> int:
+    """Compare two models by running both: equal, different, or not verified."""
+    from graphopt import api
+    from graphopt.errors import UsageError
+    from graphopt.report import verification_text
+    from graphopt.rewrite import LEVELS
+
+    if level not in LEVELS:
+        raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
+    with progress("comparing on ONNX Runtime", quiet=quiet or json):
+        result = api.verify(
+            str(original),
+            str(rewritten),
+            level=level,
+            provider=provider,
+            dims=options.sizes(dim, "--dim"),
+            shapes=options.shapes(shape, "--shape"),
+            ranges=options.ranges(value_range),
+            data=data,
+            seed=seed,
+            runs=runs,
+            rtol=rtol,
+            atol=atol,
+            timeout=timeout,
+            custom_ops=tuple(map(str, custom_ops or ())),
+        )
+    if json:
+        show_json(result.to_json())
+    elif not quiet:
+        show(verification_text(result, verbose=verbose))
+    return {"equal": EXIT_OK, "different": EXIT_DIFFERENT}.get(result.verdict, EXIT_NOT_VERIFIED)

@@ -1,0 +1,51 @@
+"""The intermediate representation: graphs stored by networkx, and the edits that change them."""
+
+from __future__ import annotations
+
+from graphopt.ir.clone import clone_body, clone_node
+from graphopt.ir.edits import AttributeSet, Edit, Erased, Inserted, Listener, Renamed, Restored, Retyped, Rewired
+from graphopt.ir.graph import Graph
+from graphopt.ir.invariants import check_graph, check_model
+from graphopt.ir.journal import Journal
+from graphopt.ir.model import Function, Model, RewriteLimitReached
+from graphopt.ir.node import NOT_CONSTANT, Kind, Node, Origin
+from graphopt.ir.symbol import Expr, Symbol
+from graphopt.ir.types import Dim, OpaqueType, OptionalType, SequenceType, Shape, TensorType, Type, contradict, merge_types
+from graphopt.ir.value import Value
+
+__all__ = [
+    "NOT_CONSTANT",
+    "AttributeSet",
+    "Dim",
+    "Edit",
+    "Erased",
+    "Expr",
+    "Function",
+    "Graph",
+    "Inserted",
+    "Journal",
+    "Kind",
+    "Listener",
+    "Model",
+    "Node",
+    "OpaqueType",
+    "OptionalType",
+    "Origin",
+    "Renamed",
+    "Restored",
+    "Retyped",
+    "RewriteLimitReached",
+    "Rewired",
+    "SequenceType",
+    "Shape",
+    "Symbol",
+    "TensorType",
+    "Type",
+    "Value",
+    "check_graph",
+    "check_model",
+    "clone_body",
+    "clone_node",
+    "contradict",
+    "merge_types",
+]

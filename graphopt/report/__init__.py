@@ -1,0 +1,7 @@
+"""Records as people and machines read them."""
+
+from __future__ import annotations
+
+from graphopt.report.text import benchmark_text, diff_text, doctor_text, optimize_text, verification_text
+
+__all__ = ["benchmark_text", "diff_text", "doctor_text", "optimize_text", "verification_text"]

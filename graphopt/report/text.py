@@ -1,0 +1,230 @@
+"""Reports for the terminal, made of rich's tables and text; plain where the output is piped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from graphopt.records import Benchmark, DoctorReport, OptimizeReport, Verification
+from graphopt.report.units import bytes_text, percent_text, seconds_text, small_text
+
+_VERDICT_STYLE = {
+    "equal": "bold green",
+    "different": "bold red",
+    "not verified": "bold yellow",
+    "faster": "bold green",
+    "slower": "bold red",
+}
+_SUMMARY_PASSES = 8
+_RULES_SHOWN = 4
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _line(*parts: tuple[str, str] | str) -> Text:
+    return Text.assemble(*parts)
+
+
+def optimize_text(
+    source: str,
+    target: str | None,
+    report: OptimizeReport,
+    verification: Verification | None,
+    benchmark: Benchmark | None,
+    *,
+    waived: bool = False,
+    verbose: int = 0,
+) -> RenderableType:
+    """What a run did, at most 25 lines unless `verbose`.
+
+    Args:
+        source: The model read.
+        target: The file written; None for a dry run or where nothing was written.
+        report: What the passes did.
+        verification: The verdict, if there is one.
+        benchmark: The comparison, if there is one.
+        waived: True if the user asked not to verify.
+        verbose: 1 adds every rule, 2 every pass of every sweep.
+    """
+    table = _grid()
+    table.add_row("model", source)
+    change = percent_text(report.nodes_before, report.nodes_after)
+    table.add_row("nodes", _line(f"{report.nodes_before} → {report.nodes_after}  ", (change, "cyan")))
+    table.add_row(
+        "bytes",
+        _line(
+            f"{bytes_text(report.bytes_before)} → {bytes_text(report.bytes_after)}  ",
+            (percent_text(report.bytes_before, report.bytes_after), "cyan"),
+        ),
+    )
+    gone = _operators_gone(report.operators_before, report.operators_after)
+    if gone:
+        table.add_row("operators", gone)
+    for name, text in _pass_rows(report, verbose):
+        table.add_row(name, text)
+    stopped = "" if report.converged else f", stopped by: {report.stopped_by}"
+    table.add_row("passes", f"{_plural(report.sweeps, 'sweep')} in {seconds_text(report.seconds)}{stopped}")
+    for failure in report.failures:
+        table.add_row("", _line((f"pass {failure.name} failed and was rolled back: {failure.error}", "yellow")))
+    for note in report.notes if verbose else report.notes[:2]:
+        table.add_row("note", note)
+    _verdict_rows(table, verification, waived)
+    if benchmark is not None:
+        _benchmark_rows(table, benchmark)
+    table.add_row("written", target if target else _line(("nothing", "yellow")))
+    return table
+
+
+def _pass_rows(report: OptimizeReport, verbose: int) -> list[tuple[str, str]]:
+    by_pass: dict[str, dict[str, int]] = {}
+    for rule, count in report.rewrites_by_rule.items():
+        name, _, item = rule.partition("/")
+        by_pass.setdefault(name, {})[item or name] = count
+    rows = []
+    for name, rules in by_pass.items():
+        shown = sorted(rules.items(), key=lambda entry: (-entry[1], entry[0]))
+        cut = shown if verbose else shown[:_RULES_SHOWN]
+        text = ", ".join(f"{item.replace('_', ' ')} {count}" for item, count in cut)
+        rows.append((f"  {name.replace('_', ' ')}", text + (", …" if len(cut) < len(shown) else "")))
+    if not verbose and len(rows) > _SUMMARY_PASSES:
+        rest = len(rows) - _SUMMARY_PASSES
+        rows = [*rows[:_SUMMARY_PASSES], ("", f"and {_plural(rest, 'more pass', 'more passes')}; -v shows all")]
+    if verbose >= 2:
+        rows.extend(
+            (f"  sweep {item.sweep}", f"{item.name}: {item.nodes_before} → {item.nodes_after}, {item.status}, "
+             f"{seconds_text(item.seconds)}")
+            for item in report.passes
+        )
+    return rows
+
+
+def _operators_gone(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    changes = [(name, count, after.get(name, 0)) for name, count in before.items() if after.get(name, 0) != count]
+    changes.sort(key=lambda item: (item[2] - item[1], item[0]))
+    return ", ".join(f"{name} {count} → {left}" for name, count, left in changes[:5])
+
+
+def _verdict_rows(table: Table, verification: Verification | None, waived: bool) -> None:
+    if verification is None:
+        text = "not verified (as asked)" if waived else "not verified"
+        table.add_row("verdict", _line((text, _VERDICT_STYLE["not verified"])))
+        return
+    style = _VERDICT_STYLE[verification.verdict]
+    where = f" on {verification.provider}" if verification.provider else ""
+    table.add_row("verdict", _line((verification.verdict, style), f"{where}: {verification.reason}"))
+    for output in verification.outputs:
+        if output.verdict == "different":
+            table.add_row("", f"{output.name}: {output.reason}")
+            break
+    for note in verification.notes[:2]:
+        table.add_row("", note)
+
+
+def _benchmark_rows(table: Table, benchmark: Benchmark) -> None:
+    style = _VERDICT_STYLE.get(benchmark.verdict, "bold")
+    table.add_row("latency", _line((benchmark.verdict, style), f": {benchmark.reason}"))
+    if benchmark.original is not None and benchmark.rewritten is not None:
+        table.add_row(
+            "",
+            f"median {benchmark.original.median_ms:.3f} ms → {benchmark.rewritten.median_ms:.3f} ms, load "
+            f"{seconds_text(benchmark.original.load_seconds)} → {seconds_text(benchmark.rewritten.load_seconds)}",
+        )
+
+
+def verification_text(verification: Verification, *, verbose: int = 0) -> RenderableType:
+    """The verdict, what it covered, and a row for each output."""
+    head = _grid()
+    where = f" on {verification.provider}, ONNX Runtime {verification.runtime}" if verification.provider else ""
+    head.add_row("verdict", _line((verification.verdict, _VERDICT_STYLE[verification.verdict]), where))
+    head.add_row("reason", verification.reason)
+    for note in verification.notes:
+        head.add_row("note", note)
+    parts: list[RenderableType] = [head]
+    outputs = verification.outputs if verbose else verification.outputs[:20]
+    if outputs:
+        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+        for column in ("output", "verdict", "error", "allowed", "optimizer off/on", "inputs + 1 ulp", "reason"):
+            table.add_column(column, overflow="fold")
+        for output in outputs:
+            table.add_row(
+                output.name,
+                Text(output.verdict, style=_VERDICT_STYLE.get(output.verdict, "")),
+                small_text(output.error),
+                small_text(output.tolerance),
+                small_text(output.floor_optimizer),
+                small_text(output.floor_ulp),
+                output.reason,
+            )
+        parts.append(table)
+        if len(outputs) < len(verification.outputs):
+            parts.append(Text(f"and {len(verification.outputs) - len(outputs)} more outputs; -v shows all"))
+    return Group(*parts)
+
+
+def benchmark_text(benchmark: Benchmark) -> RenderableType:
+    """The comparison: both sides, the ratio with its interval, the verdict."""
+    head = _grid()
+    head.add_row("verdict", _line((benchmark.verdict, _VERDICT_STYLE.get(benchmark.verdict, "bold"))))
+    head.add_row("reason", benchmark.reason)
+    if benchmark.provider:
+        threads = f"{benchmark.threads} threads" if benchmark.threads else "default threads"
+        head.add_row("measured", f"{benchmark.provider}, ONNX Runtime {benchmark.runtime}, {threads}")
+    if benchmark.sizes:
+        head.add_row("inputs", ", ".join(f"{name} {size}" for name, size in list(benchmark.sizes.items())[:6]))
+    for note in benchmark.notes:
+        head.add_row("note", note)
+    if benchmark.runtime_does:
+        done = ", ".join(f"{name} {was} → {now}" for name, (was, now) in list(benchmark.runtime_does.items())[:8])
+        head.add_row("at load", f"the runtime itself does: {done}")
+    parts: list[RenderableType] = [head]
+    if benchmark.original is not None and benchmark.rewritten is not None:
+        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+        for column in ("", "median", "p90", "p99", "runs", "sessions", "load", "file", "peak memory"):
+            table.add_column(column, justify="left" if not column else "right")
+        for side in (benchmark.original, benchmark.rewritten):
+            table.add_row(
+                side.label,
+                f"{side.median_ms:.3f} ms",
+                f"{side.p90_ms:.3f} ms",
+                f"{side.p99_ms:.3f} ms",
+                str(side.runs),
+                str(side.sessions),
+                seconds_text(side.load_seconds),
+                bytes_text(side.file_bytes),
+                "?" if side.peak_bytes is None else bytes_text(side.peak_bytes),
+            )
+        parts.append(table)
+    return Group(*parts)
+
+
+def doctor_text(report: DoctorReport) -> RenderableType:
+    """What is installed, what really runs, and what mends what does not."""
+    table = _grid()
+    for finding in report.findings:
+        mark = ("ok", "green") if finding.ok else ("mend", "bold yellow")
+        table.add_row(finding.name, _line(mark, f"  {finding.text}"))
+        if finding.remedy:
+            table.add_row("", _line(("run: ", "yellow"), finding.remedy))
+    return table
+
+
+def diff_text(rows: Sequence[tuple[str, str, str]]) -> RenderableType:
+    """Rows of what, before, after."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("", "before", "after"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _plural(count: int, word: str, words: str | None = None) -> str:
+    return f"{count} {word if count == 1 else words or word + 's'}"

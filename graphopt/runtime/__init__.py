@@ -1,0 +1,39 @@
+"""Everything about running models: verdicts, timings, evaluation, the judge of numeric classes.
+
+The names below load their modules on first use, so that importing graphopt imports neither onnx nor onnxruntime.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphopt.runtime.diagnosis import doctor
+    from graphopt.runtime.evaluate import evaluate_model, evaluate_models
+    from graphopt.runtime.judging import judge
+    from graphopt.runtime.latency import benchmark
+    from graphopt.runtime.verification import verify
+    from graphopt.runtime.worker import Worker, shared_worker
+
+_HOMES = {
+    "benchmark": "latency",
+    "doctor": "diagnosis",
+    "evaluate_model": "evaluate",
+    "evaluate_models": "evaluate",
+    "judge": "judging",
+    "shared_worker": "worker",
+    "verify": "verification",
+    "Worker": "worker",
+}
+
+__all__ = ["Worker", "benchmark", "doctor", "evaluate_model", "evaluate_models", "judge", "shared_worker", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"graphopt.runtime.{home}"), name)
+    globals()[name] = value
+    return value

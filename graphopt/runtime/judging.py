@@ -1,0 +1,274 @@
+"""The judge of numeric classes: does a rewriting keep what its class promises, on these feeds?
+
+Both sides run on the CPU provider with the runtime's optimizer off, kernel pre-packing off and one thread; there a
+rewriting of class E is bit for bit. Sessions live in this process: a judgement of a small model takes about a
+millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from graphopt.errors import ExecutionError
+from graphopt.records import JudgeResult
+from graphopt.runtime.compare import compare, eps, is_float, same_bits, ulps
+from graphopt.runtime.double import in_double
+from graphopt.runtime.session import JUDGE, Session
+from graphopt.runtime.values import Data, ort_element_name
+
+Outputs = Mapping[str, Data]
+Check = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], tuple[float, str]]
+
+_TRUTH_FACTOR = 2.0
+_TRUTH_EPS = 4.0
+
+
+def judge(
+    before: Any,
+    after: Any,
+    numeric: str = "E",
+    feeds: Sequence[Mapping[str, Data]] = ({},),
+    *,
+    ulp: int = 4,
+    same_signature: bool = True,
+) -> JudgeResult:
+    """Judge `after` against `before` at a numeric class.
+
+    Args:
+        before: Serialized model or ModelProto.
+        after: The rewritten model in the same form.
+        numeric: S or E (bit for bit), Z (but for the sign of zero, denormals and NaN payload), U (at most `ulp` units in
+            the last place), R (error against a float64 run), D (shapes and dtypes only).
+        feeds: Inputs; a feed at which `before` fails covers nothing.
+        ulp: What class U allows.
+        same_signature: Whether names, order and dtypes of inputs and outputs must agree.
+
+    Raises:
+        ExecutionError: `before` does not load.
+    """
+    left = Session(_bytes(before), JUDGE)
+    try:
+        right = Session(_bytes(after), JUDGE)
+    except ExecutionError as error:
+        return JudgeResult(False, f"the result does not load ({error.reason}): {error}", numeric)
+    if same_signature and (mismatch := _signature(left, right)):
+        return JudgeResult(False, mismatch, numeric)
+    truth = _Truth(before) if numeric == "R" else None
+    compared = skipped = 0
+    worst = 0.0
+    for number, feed in enumerate(feeds):
+        try:
+            expected = left.run(feed)
+        except ExecutionError:
+            skipped += 1
+            continue
+        try:
+            got = right.run({name: value for name, value in feed.items() if name in right.names})
+        except ExecutionError as error:
+            return JudgeResult(
+                False, f"feed {number}: the result fails where the original runs: {error}", numeric, compared, skipped
+            )
+        compared += 1
+        for name, reference in expected.items():
+            deviation, why = _judge_value(
+                reference, got[name], numeric, ulp, truth.of(feed, name) if truth is not None else None
+            )
+            worst = max(worst, deviation)
+            if why:
+                return JudgeResult(False, f"feed {number}, output {name!r}: {why}", numeric, compared, skipped, worst)
+    note = f"class {numeric} holds on {compared} feeds"
+    if truth is not None and truth.failure:
+        note += f"; no float64 run ({truth.failure}), so at most {_no_truth_factor():g} units in the last place of the largest value"
+    return JudgeResult(True, note, numeric, compared, skipped, worst)
+
+
+def _bytes(model: Any) -> bytes | str:
+    if isinstance(model, bytes | str):
+        return model
+    if hasattr(model, "SerializeToString"):
+        return bytes(model.SerializeToString())
+    from graphopt.onnxio import to_proto
+
+    return bytes(to_proto(model).SerializeToString())
+
+
+def _signature(left: Session, right: Session) -> str:
+    for what, one, other in (
+        ("inputs", left.info.inputs, right.info.inputs),
+        ("outputs", left.info.outputs, right.info.outputs),
+    ):
+        expected = [(port.name, port.type, port.overridable) for port in one]
+        got = [(port.name, port.type, port.overridable) for port in other]
+        if expected != got:
+            return f"the {what} were {[item[:2] for item in expected]} and are {[item[:2] for item in got]}"
+    return ""
+
+
+class _Truth:
+    """Float64 runs of the original, made only for class R and only where the model can be turned into double."""
+
+    def __init__(self, before: Any) -> None:
+        self.failure = ""
+        self._session: Session | None = None
+        self._last: tuple[int, Outputs] | None = None
+        try:
+            self._session = Session(in_double(_bytes(before)), JUDGE)
+        except (ExecutionError, ValueError, TypeError) as error:
+            self.failure = str(error).split(";")[0][:120]
+
+    def of(self, feed: Mapping[str, Data], name: str) -> np.ndarray[Any, Any] | None:
+        """The true value of an output; None where there is none."""
+        if self._session is None:
+            return None
+        if self._last is None or self._last[0] != id(feed):
+            try:
+                self._last = (id(feed), self._session.run({key: widen(value) for key, value in feed.items()}))
+            except ExecutionError as error:
+                self.failure = str(error)[:120]
+                self._session = None
+                return None
+        value = self._last[1].get(name)
+        return value if isinstance(value, np.ndarray) else None
+
+
+def widen(value: Data) -> Data:
+    """Floats of a feed as float64."""
+    if isinstance(value, list | tuple):
+        return [widen(item) for item in value]
+    if isinstance(value, np.ndarray) and is_float(value.dtype) and value.dtype.kind != "c":
+        return value.astype(np.float64)
+    return value
+
+
+def _judge_value(
+    reference: Data, got: Data, numeric: str, ulp: int, truth: np.ndarray[Any, Any] | None
+) -> tuple[float, str]:
+    """(deviation, what is wrong)."""
+    if isinstance(reference, np.ndarray) and isinstance(got, np.ndarray):
+        if reference.dtype != got.dtype:
+            return math.inf, f"dtype {got.dtype.name}, was {reference.dtype.name}"
+        if reference.shape != got.shape:
+            return math.inf, f"shape {list(got.shape)}, was {list(reference.shape)}"
+        return _judge_array(reference, got, numeric, ulp, truth)
+    if isinstance(reference, list | tuple) and isinstance(got, list | tuple):
+        if len(reference) != len(got):
+            return math.inf, f"a sequence of {len(got)}, was {len(reference)}"
+        worst = 0.0
+        for one, other in zip(reference, got, strict=True):
+            deviation, why = _judge_value(one, other, numeric, ulp, None)
+            worst = max(worst, deviation)
+            if why:
+                return worst, why
+        return worst, ""
+    difference = compare(reference, got)
+    return (0.0, "") if difference.identical else (math.inf, difference.mismatch or "the values differ")
+
+
+def _judge_array(
+    reference: np.ndarray[Any, Any],
+    got: np.ndarray[Any, Any],
+    numeric: str,
+    ulp: int,
+    truth: np.ndarray[Any, Any] | None,
+) -> tuple[float, str]:
+    if numeric == "D" or reference.size == 0 or same_bits(reference, got):
+        return 0.0, ""
+    if numeric in ("S", "E") or not is_float(reference.dtype) or ort_element_name(reference.dtype) == "string":
+        return math.inf, _first_difference(reference, got)
+    if numeric == "Z":
+        return _judge_z(reference, got)
+    if reference.dtype.kind == "c":
+        difference = compare(reference, got)
+        allowed = (ulp if numeric == "U" else _no_truth_factor()) * difference.epsilon
+        return difference.error, "" if difference.error <= allowed else f"off by {difference.error:.2g} of the scale"
+    if numeric == "U":
+        distance = ulps(reference, got)
+        worst = float(distance.max())
+        return (
+            worst,
+            ""
+            if worst <= ulp
+            else f"off by {worst:g} units in the last place ({ulp} allowed); {_first_difference(reference, got)}",
+        )
+    return _judge_r(reference, got, truth)
+
+
+def _judge_z(reference: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> tuple[float, str]:
+    left, right = reference.astype(np.float64), got.astype(np.float64)
+    tiny = _smallest_normal(reference.dtype)
+    both_small = (np.abs(left) < tiny) & (np.abs(right) < tiny)  # zeros of either sign and denormals, flushed or not
+    fine = (left == right) | (np.isnan(left) & np.isnan(right)) | both_small
+    return (0.0, "") if bool(fine.all()) else (math.inf, _first_difference(reference, got, ~fine))
+
+
+def _smallest_normal(dtype: np.dtype[Any]) -> float:
+    if dtype.kind == "f" and dtype.itemsize > 1:
+        return float(np.finfo(dtype).smallest_normal)
+    return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
+
+
+def _judge_r(
+    reference: np.ndarray[Any, Any], got: np.ndarray[Any, Any], truth: np.ndarray[Any, Any] | None
+) -> tuple[float, str]:
+    left, right = reference.astype(np.float64), got.astype(np.float64)
+    special = ~np.isfinite(left) | ~np.isfinite(right)
+    if truth is not None and truth.shape == reference.shape:
+        true = truth.astype(np.float64)
+    else:
+        true = left
+        truth = None
+    # Where a sum overflows depends on its order: an infinity or NaN on one side only is wrong unless the truth is out of
+    # the dtype's range, too.
+    limit = _largest(reference.dtype)
+    overflow = ~(np.abs(true) < limit) if truth is not None else special
+    agree = (left == right) | (np.isnan(left) & np.isnan(right)) | overflow
+    if not bool(agree[special].all()):
+        return math.inf, _first_difference(reference, got, special & ~agree)
+    use = ~special & ~overflow
+    if not bool(use.any()):
+        return 0.0, ""
+    scale = float(np.max(np.abs(true[use])))
+    own = float(np.max(np.abs(left[use] - true[use]))) if truth is not None else 0.0
+    error = float(np.max(np.abs(right[use] - true[use])))
+    slack = (_TRUTH_EPS if truth is not None else _no_truth_factor()) * eps(reference.dtype) * scale
+    allowed = _TRUTH_FACTOR * own + max(slack, _smallest_normal(reference.dtype))
+    deviation = error / allowed
+    if deviation <= 1:
+        return deviation, ""
+    against = "against the float64 run" if truth is not None else "against the original (there is no float64 run)"
+    return deviation, f"error {error:.3g} {against}, {allowed:.3g} allowed (the original's own is {own:.3g})"
+
+
+def _no_truth_factor() -> float:
+    """Units in the last place of the largest value that class R allows where no float64 run exists."""
+    return 64.0
+
+
+def _largest(dtype: np.dtype[Any]) -> float:
+    if dtype.kind == "f" and dtype.itemsize > 1:
+        return float(np.finfo(dtype).max)
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+
+
+def _first_difference(
+    reference: np.ndarray[Any, Any], got: np.ndarray[Any, Any], wrong: np.ndarray[Any, Any] | None = None
+) -> str:
+    left, right = reference.reshape(-1), got.reshape(-1)
+    if wrong is None:
+        if reference.dtype.kind in "OSU":
+            wrong = np.asarray(left != right)
+        else:
+            width = reference.dtype.itemsize
+            one = np.ascontiguousarray(left).view(np.uint8).reshape(-1, width)
+            other = np.ascontiguousarray(right).view(np.uint8).reshape(-1, width)
+            wrong = (one != other).any(axis=1)
+    places = np.flatnonzero(wrong.reshape(-1))
+    if not places.size:
+        return "the values differ"
+    where = [int(index) for index in np.unravel_index(int(places[0]), reference.shape)]
+    return f"{places.size} of {left.size} elements differ, first at {where}: {left[places[0]]!r} was, {right[places[0]]!r} is"

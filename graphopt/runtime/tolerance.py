@@ -1,0 +1,101 @@
+"""How far is far: noise floors measured on the original, ceilings per dtype, and the verdict on one output."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graphopt.runtime.compare import Difference, compare, eps, is_float
+from graphopt.runtime.values import Data
+
+# An error may be this many times the floor: two correct roundings of one model differ from each other by about the
+# floor, and the largest of many elements scatters by a factor.
+FACTOR = 4.0
+# No tolerance goes above this share of the output's scale, whatever was measured.
+CEILINGS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1, "complex64": 1e-4, "complex128": 1e-9}
+_COARSE_CEILING = 0.5  # float8 and float4
+
+
+@dataclass(slots=True)
+class Floor:
+    """The noise of one output, as shares of its scale, feed by feed.
+
+    Attributes:
+        optimizer: Feed label -> the original with the runtime's optimizer on against off.
+        ulp: Feed label -> the original under a one-ulp change of its float inputs.
+    """
+
+    optimizer: dict[str, float] = field(default_factory=dict)
+    ulp: dict[str, float] = field(default_factory=dict)
+
+    def at(self, label: str) -> float:
+        """The noise at a feed: what was measured there, or what is usual for this output if that is more."""
+        return max(_at(self.optimizer, label), _at(self.ulp, label))
+
+    def tolerance(self, difference: Difference, label: str) -> float:
+        """What an error of this output may be at a feed, as a share of its scale."""
+        floor = max(self.at(label), difference.epsilon)
+        return min(FACTOR * floor, CEILINGS.get(difference.dtype, _COARSE_CEILING))
+
+
+def _at(measured: Mapping[str, float], label: str) -> float:
+    """One sample of noise can be zero by luck; the median over feeds is not."""
+    if not measured:
+        return 0.0
+    return max(measured.get(label, 0.0), statistics.median(measured.values()))
+
+
+def one_ulp(values: Mapping[str, Data], seed: int, keep: Container[str] = ()) -> dict[str, Data]:
+    """The same inputs with every finite float moved to a neighbouring number, up or down at random.
+
+    Inputs to keep are masks and other switches: 1 - mask times -10,000 would turn an ulp into a landslide.
+    """
+    moved: dict[str, Data] = {}
+    rng = np.random.default_rng(seed)
+    for name, value in values.items():
+        moved[name] = value if name in keep else _moved(value, rng)
+    return moved
+
+
+def _moved(value: Data, rng: np.random.Generator) -> Data:
+    if isinstance(value, list | tuple):
+        return [_moved(item, rng) for item in value]
+    if not isinstance(value, np.ndarray) or not is_float(value.dtype) or value.size == 0:
+        return value
+    if value.dtype.kind == "f" and value.dtype.itemsize > 1:
+        towards = np.where(rng.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
+        with np.errstate(all="ignore"):
+            neighbour = np.nextafter(value, towards)
+        keep = ~np.isfinite(value) | ~np.isfinite(neighbour) | (value == 0)
+        return np.where(keep, value, neighbour).astype(value.dtype)
+    if value.dtype.name == "bfloat16":
+        bits = value.view(np.uint16)
+        step = np.where((value.astype(np.float32) != 0) & np.isfinite(value.astype(np.float32)), 1, 0)
+        return (bits + step.astype(np.uint16)).view(value.dtype)
+    return value
+
+
+def noise(reference: Mapping[str, Data], other: Mapping[str, Data] | None, name: str) -> float | None:
+    """How far one output moved between two runs, as a share of its scale; None where that is no number."""
+    if other is None or name not in other:
+        return None
+    difference = compare(reference[name], other[name])
+    if difference.mismatch or not difference.floating or not math.isfinite(difference.error):
+        return None
+    return difference.error
+
+
+def has_floats(values: Mapping[str, Data]) -> bool:
+    """True where some input has float elements."""
+
+    def floating(value: Any) -> bool:
+        if isinstance(value, list | tuple):
+            return any(floating(item) for item in value)
+        return isinstance(value, np.ndarray) and eps(value.dtype) > 0 and value.size > 0
+
+    return any(floating(value) for value in values.values())

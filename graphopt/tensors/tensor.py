@@ -1,0 +1,157 @@
+"""A constant: type, shape and size at no cost, bytes on demand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from graphopt.tensors.dtype import DType
+from graphopt.tensors.region import FileRegion
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Source = FileRegion | memoryview | Array | Callable[[], Array]
+_SAMPLE = 256
+
+
+class Tensor:
+    """An immutable constant.
+
+    The bytes lie in a file (`FileRegion`), in memory (`memoryview` in the layout of `raw_data`, or an array), or are
+    decoded by a function when first asked for. Nothing is copied until `numpy()` has to unpack sub-byte elements.
+    """
+
+    __slots__ = ("_array", "_source", "dtype", "shape")
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], source: Source) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self._source = source
+        self._array: Array | None = None
+
+    @classmethod
+    def from_numpy(cls, array: Array, dtype: DType | None = None) -> Tensor:
+        """A tensor over an array; the array is kept, not copied, and must not change afterwards."""
+        dtype = DType.from_numpy(array.dtype) if dtype is None else dtype
+        if dtype is DType.STRING:
+            encoded = [item.encode() if isinstance(item, str) else bytes(item) for item in array.reshape(-1).tolist()]
+            array = np.array(encoded, dtype=object).reshape(array.shape)
+        return cls(dtype, tuple(int(size) for size in array.shape), array.astype(dtype.numpy, copy=False))
+
+    @classmethod
+    def of(cls, value: Any, dtype: DType) -> Tensor:
+        """A tensor of a Python number or nested list of them."""
+        return cls.from_numpy(np.array(value, dtype=dtype.numpy), dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def rank(self) -> int:
+        """The number of dims."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored in `raw_data`; for strings, those of their characters."""
+        if self.dtype is DType.STRING:
+            return sum(len(item) for item in self.numpy().reshape(-1))
+        return (self.size * self.dtype.bits + 7) // 8
+
+    @property
+    def region(self) -> FileRegion | None:
+        """Where the bytes lie in a file, if that is where they are."""
+        return self._source if isinstance(self._source, FileRegion) else None
+
+    def numpy(self) -> Array:
+        """The elements as a read-only array; strings are an object array of `bytes`."""
+        if self._array is None:
+            array = self._read()
+            array.flags.writeable = False
+            if isinstance(self._source, FileRegion):
+                return array  # a view of the mapping; keeping it would keep nothing but an object
+            self._array = array
+        return self._array
+
+    def _read(self) -> Array:
+        source = self._source
+        if callable(source):
+            return source().reshape(self.shape).view()
+        if isinstance(source, np.ndarray):
+            return source.view()
+        view = source.view() if isinstance(source, FileRegion) else source
+        if self.dtype.bits < 8:
+            proto = TensorProto(data_type=int(self.dtype), dims=self.shape, raw_data=bytes(view))
+            return np.asarray(numpy_helper.to_array(proto))
+        return np.frombuffer(view, dtype=self.dtype.numpy, count=self.size).reshape(self.shape)
+
+    def raw(self) -> memoryview:
+        """The bytes in the little-endian layout of `raw_data`.
+
+        Raises:
+            TypeError: strings have no such layout.
+        """
+        if self.dtype is DType.STRING:
+            raise TypeError("a string tensor has no raw form; use numpy()")
+        if isinstance(self._source, FileRegion):
+            return self._source.view()
+        if isinstance(self._source, memoryview):
+            return self._source
+        array = self.numpy()
+        if self.dtype.bits < 8:
+            return memoryview(numpy_helper.from_array(array).raw_data)
+        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cast("B")
+
+    def scalar(self) -> Any:
+        """The only element as a Python number, string or bool; None if there is not exactly one."""
+        return self.numpy().reshape(-1)[0].item() if self._is_single_number() else self._single_string()
+
+    def _is_single_number(self) -> bool:
+        return self.size == 1 and self.dtype is not DType.STRING
+
+    def _single_string(self) -> bytes | None:
+        if self.dtype is DType.STRING and self.size == 1:
+            return bytes(self.numpy().reshape(-1)[0])
+        return None
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """A key that equal tensors share: type, shape and three samples of the bytes, read in microseconds."""
+        if self.dtype is DType.STRING:
+            return (self.dtype, self.shape, tuple(self.numpy().reshape(-1)))
+        raw = self.raw()
+        middle = len(raw) // 2
+        samples = (bytes(raw[:_SAMPLE]), bytes(raw[middle : middle + _SAMPLE]), bytes(raw[-_SAMPLE:]))
+        return (self.dtype, self.shape, samples)
+
+    def equals(self, other: Tensor) -> bool:
+        """True for the same type, shape and bytes: 0.0 and -0.0 differ, a NaN equals one of the same payload."""
+        if self is other:
+            return True
+        if self.dtype is not other.dtype or self.shape != other.shape:
+            return False
+        if self.dtype is DType.STRING:
+            return bool(np.array_equal(self.numpy(), other.numpy()))
+        if self.region is not None and self.region == other.region:
+            return True
+        left = np.frombuffer(self.raw(), np.uint8)
+        right = np.frombuffer(other.raw(), np.uint8)
+        # Compared in blocks: one mismatch ends it, and no temporary is as large as the weight.
+        block = 1 << 20
+        return left.size == right.size and all(
+            np.array_equal(left[start : start + block], right[start : start + block])
+            for start in range(0, left.size, block)
+        )
+
+    def __repr__(self) -> str:
+        """One line: type and shape, and the elements when they are few."""
+        head = f"{self.dtype.text}{list(self.shape)}"
+        return f"{head} {self.tolist()}" if self.size <= 8 else head

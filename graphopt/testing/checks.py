@@ -1,0 +1,182 @@
+"""Running one rule over its examples and their variants, and judging what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import ModelProto, checker
+
+from graphopt import schema
+from graphopt.analysis.inference import Inference
+from graphopt.errors import GraphoptError
+from graphopt.ir import Graph
+from graphopt.onnxio import load, parse_text, to_proto
+from graphopt.pipeline import Context, MetaOptimizer, Options, Pass, Registry, Selection
+from graphopt.pipeline.passes import Item
+from graphopt.rewrite import NumericClass, Rule
+from graphopt.testing.feeds import feeds_of
+from graphopt.testing.structure import same_structure
+from graphopt.testing.variants import variants
+
+_NEWEST_TESTED = 21
+"""Examples are read at this opset unless the rule's range ends before or begins after it."""
+_SIZES = (2, 1, 0, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """How one generated test ended; `fired` says whether the rule did."""
+
+    name: str
+    ok: bool
+    reason: str = ""
+    fired: bool = False
+
+
+def opset_of(item: Item) -> int:
+    """The opset an item's examples are written for."""
+    if item.examples.opset is not None:
+        return item.examples.opset
+    first, last = item.opsets if isinstance(item, Rule) else (1, None)
+    return max(first, min(_NEWEST_TESTED, last or _NEWEST_TESTED))
+
+
+def example_model(item: Item, text: str) -> ModelProto:
+    """The model of an example.
+
+    Raises:
+        RuleError: the text does not parse.
+    """
+    opset = min(opset_of(item), schema.latest_opset())
+    return parse_text(text, {"": opset, "com.microsoft": 1, "ai.onnx.ml": 3, "local": 1, "test": 1})
+
+
+def check_item(owner: Pass, item: Item) -> Iterator[CheckReport]:
+    """Every generated test of one rule or graph pass.
+
+    Yields:
+        A report for each test: the plain example, each `unless`, each variant.
+    """
+    yield _check_plain(owner, item)
+    yield _check_summary(item)
+    for number, text in enumerate(item.examples.unless, 1):
+        yield _check_unless(owner, item, f"unless {number}", example_model(item, text))
+    example = example_model(item, item.examples.before)
+    for name, variant in variants(example):
+        yield check_variant(owner, item, name, variant)
+
+
+def apply(owner: Pass, item: Item, model: ModelProto, *, level: str = "fast-math") -> tuple[Graph, int]:
+    """Run one item alone over a model, to its fixed point.
+
+    Returns:
+        The graph and how many rewrites were made.
+    """
+    alone = Pass(owner.name, owner.summary, (item,), owner.module)
+    graph = load(model)
+    report = MetaOptimizer(Registry([alone]), Selection(strict=True)).run(
+        graph.model, Context(Inference(graph.model), Options(level=level), _evaluator(graph))
+    )
+    return graph, len(report.rewrites)
+
+
+def _evaluator(graph: Graph):  # type: ignore[no-untyped-def]  # the runtime is imported on first use
+    from graphopt.runtime.folding import NodeEvaluator
+
+    return NodeEvaluator(graph.model)
+
+
+def _check_plain(owner: Pass, item: Item) -> CheckReport:
+    name = "the example"
+    try:
+        before = example_model(item, item.examples.before)
+        checker.check_model(before, full_check=True)
+        graph, fired = apply(owner, item, before)
+        if not fired:
+            return CheckReport(name, False, "the rule does not fire on its own example")
+        after = load(example_model(item, item.examples.after))
+        if not same_structure(graph, after):
+            return CheckReport(name, False, f"the result is not `after` but:\n{_text(graph)}", True)
+        if item.numeric is not NumericClass.DOMAIN:
+            verdict = _judged(item, before, to_proto(graph), {})
+            if verdict:
+                return CheckReport(name, False, verdict, True)
+        _, again = apply(owner, item, to_proto(graph))
+    except GraphoptError as error:
+        return CheckReport(name, False, str(error))
+    if again:
+        return CheckReport(name, False, "running it on its own result changes that again", True)
+    return CheckReport(name, True, fired=True)
+
+
+def _check_summary(item: Item) -> CheckReport:
+    is_sentence = item.summary.endswith(".") and len(item.summary) < 121
+    return CheckReport("its documentation", is_sentence, "" if is_sentence else "the first line is not one sentence")
+
+
+def _check_unless(owner: Pass, item: Item, name: str, model: ModelProto) -> CheckReport:
+    try:
+        _, fired = apply(owner, item, model)
+    except GraphoptError as error:
+        return CheckReport(name, False, str(error))
+    return CheckReport(name, fired == 0, "the rule fires on an example it should leave alone" if fired else "", fired > 0)
+
+
+def check_variant(owner: Pass, item: Item, name: str, model: ModelProto) -> CheckReport:
+    """Whether the rule is right, or leaves it alone, on a disturbed example."""
+    try:
+        checker.check_model(model, full_check=False)
+    except checker.ValidationError:
+        return CheckReport(name, True, "no valid model")  # disturbing it broke it: nothing to learn
+    try:
+        graph, fired = apply(owner, item, model)
+        result = to_proto(graph)
+    except GraphoptError as error:
+        return CheckReport(name, False, str(error))
+    try:
+        checker.check_model(result, full_check=False)
+    except checker.ValidationError as error:
+        return CheckReport(name, False, f"the result is not valid: {error}\n{_text(graph)}", fired > 0)
+    is_symbolic = name == "symbolic dims"
+    for size in _SIZES if is_symbolic else (2,):
+        sizes = _free_dims(model, size)
+        verdict = _judged(item, model, result, sizes)
+        if verdict:
+            return CheckReport(name, False, f"{verdict} (free dims {size})\n{_text(graph)}", fired > 0)
+    return CheckReport(name, True, fired=fired > 0)
+
+
+def _free_dims(model: ModelProto, size: int) -> dict[str, int]:
+    return {
+        dim.dim_param: size
+        for info in model.graph.input
+        for dim in info.type.tensor_type.shape.dim
+        if dim.HasField("dim_param")
+    }
+
+
+def _judged(item: Item, before: ModelProto, after: ModelProto, sizes: dict[str, int]) -> str:
+    """What is wrong with the result, empty if nothing is."""
+    from graphopt.runtime import judge
+    from graphopt.runtime.session import ExecutionError
+
+    try:
+        verdict = judge(
+            before.SerializeToString(),
+            after.SerializeToString(),
+            item.numeric.value,
+            feeds_of(before, sizes),
+            ulp=item.ulp,
+        )
+    except ExecutionError:
+        return ""  # the runtime has no kernel for the original: there is no truth to compare with
+    return "" if verdict.ok else verdict.reason
+
+
+def _text(graph: Graph) -> str:
+    from onnx import printer
+
+    return str(printer.to_text(to_proto(graph).graph))
+
+
