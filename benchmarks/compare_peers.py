@@ -6,7 +6,7 @@
 Each run is one process; the tools take turns, and every repeat starts with another tool. Seconds are load, optimize and
 save inside that process (imports not counted), the median of the repeats. Memory is the highest anonymous memory of the
 process: mapped weights do not count, copies do. With `--check`, `~` in front of a node count means that outputs could
-not be compared (the JSON says why), `!` that outputs, signature or validity are lost.
+not be compared (the JSON says why), `!` that outputs or validity are wrong, `*` that the signature changed.
 """
 
 from __future__ import annotations
@@ -55,14 +55,13 @@ class Outcome:
     @property
     def mark(self) -> str:
         """One character for the result of the check."""
-        if not self.check or (self.check["verdict"] == "equal" and not self.lost):
+        if not self.check:
             return ""
-        return "!" if self.check["verdict"] == "different" or self.lost else "~"
-
-    @property
-    def lost(self) -> bool:
-        """Whether the signature changed or the checker no longer accepts the model."""
-        return bool(self.check.get("signature") or self.check.get("checker"))
+        if self.check["verdict"] == "different" or self.check["checker"]:
+            return "!"
+        if self.check["signature"]:
+            return "*"
+        return "" if self.check["verdict"] == "equal" else "~"
 
 
 def make_environment(folder: Path) -> Path:
@@ -149,6 +148,7 @@ def report(outcomes: dict[str, dict[str, Outcome]], tools: list[str], nodes: dic
         f"memory against {reference}",
         "failed",
         "wrong",
+        "signature changed",
         "not compared",
     ]
     rows = [[tool, *[f"{number:.3g}" for number in numbers.values()]] for tool, numbers in totals.items()]
@@ -174,6 +174,7 @@ def total(
         "memory": geometric_mean([max(mine.anonymous_mb) / max(other.anonymous_mb) for _, mine, other in finished]),
         "failed": sum(bool(row[tool].problem) for row in outcomes.values()),
         "wrong": marks.count("!"),
+        "signature_changed": marks.count("*"),
         "not_compared": marks.count("~"),
     }
 
@@ -241,7 +242,7 @@ def main() -> int:
         }
         write_json(options.json, document)
     own = [row[tool] for row in outcomes.values() for tool in tools if tool.startswith("graphopt")]
-    return 1 if any(outcome.problem or outcome.mark == "!" for outcome in own) else 0
+    return 1 if any(outcome.problem or outcome.mark in ("!", "*") for outcome in own) else 0
 
 
 if __name__ == "__main__":

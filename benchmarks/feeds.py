@@ -100,7 +100,7 @@ def rank(value: onnx.ValueInfoProto) -> int:
 
 def dim_terms(dim: onnx.TensorShapeProto.Dimension, name: str, axis: int) -> list[str]:
     """Return the symbols that a dim is the sum of: none if it is a number, two for `past + sequence`."""
-    if dim.HasField("dim_value"):
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
         return []
     return [term.strip() for term in dim.dim_param.split("+")] if dim.dim_param else [f"{name}[{axis}]"]
 

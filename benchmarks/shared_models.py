@@ -36,7 +36,7 @@ from checking import Original, checker_problem, short, signature_differences
 from common import CHECKOUT, console, count_model_nodes, end_group, quiet_environment, table, versions, write_json
 from feeds import InputSpec, read_index
 
-FAILURES = ("crash", "wrong", "signature", "invalid")
+FAILURES = ("crash", "pass failed", "wrong", "signature", "invalid")
 
 
 @dataclass(slots=True)
@@ -55,8 +55,10 @@ class Entry:
     """What became of one model at one level.
 
     Attributes:
-        status: `ok`, `crash`, `wrong`, `signature`, `invalid` (the checker no longer accepts it), `refused` (neither
-            the checker nor the runtime accepts the original, and graphopt said so) or `not verified`.
+        status: `ok`, `crash`, `pass failed` (and was rolled back), `wrong`, `signature`, `invalid` (the checker no
+            longer accepts it), `refused` (neither the checker nor the runtime accepts the original, and graphopt said
+            so) or `not verified`.
+        converged: The passes found nothing more to do.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Entry:
     seconds: float = 0.0
     feeds: list[str] = field(default_factory=list)
     raised: str = ""
+    converged: bool = True
 
 
 # ------------------------------------------------------------------------------------------------ inside a worker
@@ -109,10 +112,10 @@ def work(job: Job, folder: Path, cli: str) -> Iterator[dict[str, Any]]:
         yield {"stage": f"optimize at {level}", "level": level}
         start = time.perf_counter()
         try:
-            optimize(path, target, level, cli)
+            optimize(path, target, entry, cli)
         except Exception as error:
             broken = original.checker_problem and original.unverifiable.startswith("the original does not load")
-            entry.status, entry.reason = ("refused" if broken else "crash"), short(error)
+            entry.status, entry.reason = ("refused" if broken and is_refusal(error) else "crash"), short(error)
             entry.seconds = time.perf_counter() - start
             yield {"entry": asdict(entry)}
             continue
@@ -124,15 +127,28 @@ def work(job: Job, folder: Path, cli: str) -> Iterator[dict[str, Any]]:
             left.unlink()
 
 
-def optimize(source: Path, target: Path, level: str, cli: str) -> None:
-    """Optimize one file through the API, or through the command if one is given."""
+def optimize(source: Path, target: Path, entry: Entry, cli: str) -> None:
+    """Optimize one file through the API, or through the command if one is given; note passes that failed."""
     if cli:
-        command = [*cli.split("\t"), "optimize", str(source), "-o", str(target), "--level", level, "--no-verify"]
+        command = [*cli.split("\t"), "optimize", str(source), "-o", str(target), "--level", entry.level]
+        command += ["--no-verify", "--strict", "--quiet", "--force"]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode or not target.exists():
             raise RuntimeError(f"exit {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}")
         return
-    importlib.import_module("graphopt").optimize(str(source), level=level, verify=False).save(str(target))
+    result = importlib.import_module("graphopt").optimize(str(source), level=entry.level, verify=False)
+    result.save(str(target))
+    entry.converged = result.report.converged
+    if result.report.failures:
+        entry.status, entry.reason = (
+            "pass failed",
+            "; ".join(f"{f.name}: {f.error}" for f in result.report.failures)[:400],
+        )
+
+
+def is_refusal(error: Exception) -> bool:
+    """Say whether an error is graphopt's own word that it cannot take the model, and no accident."""
+    return isinstance(error, RuntimeError | importlib.import_module("graphopt").GraphoptError)
 
 
 def examine(original: Original, target: Path, entry: Entry) -> None:
@@ -154,6 +170,8 @@ def examine(original: Original, target: Path, entry: Entry) -> None:
         return
     verdict = original.compare(target, exact=entry.level == "exact")
     entry.feeds = verdict.feeds
+    if entry.status == "pass failed" and verdict.verdict != "different":
+        return
     entry.status = {"equal": "ok", "different": "wrong", "not verified": "not verified"}[verdict.verdict]
     entry.reason = verdict.reason
 
@@ -308,9 +326,12 @@ def report(entries: list[Entry], levels: list[str]) -> None:
         before, after = sum(entry.before for entry in finished), sum(entry.after for entry in finished)
         counts = [count[status] for status in ("ok", *FAILURES, "refused", "not verified")]
         raised = sum(bool(entry.raised) for entry in mine)
-        rows.append([level, len(mine), *counts, raised, before, after, f"{sum(entry.seconds for entry in mine):.1f}"])
-    columns = ["level", "models", "ok", "crashes", "wrong", "signature", "invalid", "refused", "not verified"]
-    columns += ["opset raised", "nodes before", "nodes after", "seconds"]
+        wandering = sum(not entry.converged for entry in mine)
+        rows.append(
+            [level, len(mine), *counts, wandering, raised, before, after, f"{sum(entry.seconds for entry in mine):.1f}"]
+        )
+    columns = ["level", "models", "ok", "crashes", "pass failed", "wrong", "signature", "invalid", "refused"]
+    columns += ["not verified", "not converged", "opset raised", "nodes before", "nodes after", "seconds"]
     screen.print(table("every model at every level", columns, rows))
     reasons: dict[str, dict[str, None]] = {}
     for entry in entries:

@@ -13,6 +13,7 @@ from graphopt.analysis.inference import Inference
 from graphopt.errors import ModelError, UsageError
 from graphopt.ir import Graph, Model
 from graphopt.onnxio import load, save, to_proto, write_model
+from graphopt.onnxio.namemap import NameMap
 from graphopt.pipeline import Context, MetaOptimizer, Options, Registry, Selection, load_registry
 from graphopt.pipeline.meta import AfterPass, Progress
 from graphopt.records import Benchmark, OptimizeReport, Verification
@@ -32,11 +33,13 @@ class Result:
     Attributes:
         graph: The optimized main graph.
         report: Passes, rewrites, sizes.
+        names: What became of every name.
         verification: The verdict on the result, None if none was asked for.
     """
 
     graph: Graph
     report: OptimizeReport
+    names: NameMap
     verification: Verification | None = None
 
     @property
@@ -143,14 +146,17 @@ def optimize(
     if prepare is not None:
         prepare(graph)
     context = Context(Inference(graph.model, trust_dim_names=trust_dim_names), options, _evaluator(graph.model))
+    names = NameMap(graph.model)
+    with graph.model.listening(names):
+        report = pipeline.run(graph.model, context)
     report = dataclasses.replace(
-        pipeline.run(graph.model, context),
+        report,
         bytes_before=size,
         bytes_after=write_model(graph.model).length,
         operators_before=before,
         operators_after=operators(graph.model),
     )
-    result = Result(graph, report)
+    result = Result(graph, report, names)
     if verify:
         result.verification = _verify_result(model, result, level, verify_options)
     return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 GRAPHOPT_PASSES = True
 """Tells graphopt that this folder, found beside it, holds its own passes."""
 
-ORDER = (
+ORDER: tuple[str, ...] = (
     "pruning",  # first: nothing later should look at what nobody reads
     "constant_folding",  # constants and shapes known early let every later pattern match
     "identities",  # what does nothing goes before expressions are compared

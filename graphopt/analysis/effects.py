@@ -113,7 +113,7 @@ def _effect(node: Node, calls: frozenset[tuple[str, str, str]]) -> Effect:
     called = _function_effect(node, calls)
     own = _operator_effect(node) if called is None else called
     inside = (_effect(inner, calls) for body in node.bodies.values() for inner in body.nodes())
-    return max(own, *inside) if node.bodies else own
+    return max((own, *inside))
 
 
 def _function_effect(node: Node, calls: frozenset[tuple[str, str, str]]) -> Effect | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from onnx import ValueInfoProto
@@ -60,6 +59,8 @@ class Inference:
         self.model = model
         self.trust_dim_names = trust_dim_names
         self.conflicts: list[Conflict] = []
+        self._is_silent = False
+        self._detached: Node | None = None
 
     def run(self) -> None:
         """Infer every graph: functions and the main graph, with the bodies in them."""
@@ -86,13 +87,17 @@ class Inference:
         if node.graph is not None:
             self._infer(node)
             return
-        with _lent_graph(node, self.model.graph if graph is None else graph):
+        # Parameters are read by the opsets of the node's graph, so it is lent one.
+        node.graph, self._detached = self.model.graph if graph is None else graph, node
+        try:
             self._infer(node)
+        finally:
+            node.graph = self._detached = None
 
     def _infer(self, node: Node) -> None:
         function = TRANSFERS.get((node.domain, node.op_type))
         if node.bodies:
-            facts = bodies.infer(node, self.run_graph, self.refine_input)
+            facts = bodies.infer(node, self)
         elif function is not None:
             try:
                 facts = function(node)
@@ -119,23 +124,38 @@ class Inference:
         if fact.elements is not None and fact.elements != value.elements:
             self._refine_elements(value, fact.elements)
 
-    def refine_input(self, value: Value, fact: Fact) -> None:
-        """Set what is known of a body's input, which may be less than at the visit before."""
-        found = fact.type
-        if isinstance(found, TensorType) and isinstance(value.type, TensorType) and found.dtype is DType.UNDEFINED:
-            found = TensorType(value.type.dtype, found.shape)
-        if found is not None and found != value.type:
-            self._retype(value, found)
+    def set_input(self, value: Value, fact: Fact) -> None:
+        """Record what is known of a body's input, which may be less than at the visit before."""
+        if fact.type is not None and fact.type != value.type:
+            self._retype(value, fact.type)
         value.elements = fact.elements
+
+    def try_graph(self, graph: Graph, inputs: list[Fact]) -> list[Fact]:
+        """The facts of a body's outputs if those of its inputs were these; nothing is recorded."""
+        values = list(_values_inside(graph))
+        saved = [(value.type, value.elements) for value in values]
+        conflicts, silent = len(self.conflicts), self._is_silent
+        self._is_silent = True
+        try:
+            for value in values:
+                value.elements = None
+                value.type = TensorType(value.type.dtype) if isinstance(value.type, TensorType) else value.type
+            for value, fact in zip(graph.inputs, inputs, strict=True):
+                value.type, value.elements = fact.type or value.type, fact.elements
+            self.run_graph(graph)
+            return [bodies.known(value) for value in graph.outputs]
+        finally:
+            self._is_silent = silent
+            del self.conflicts[conflicts:]
+            for value, (type, elements) in zip(values, saved, strict=True):
+                value.type, value.elements = type, elements
 
     def _retype(self, value: Value, type: Type) -> None:
         graph = value.producer.graph
-        if graph is None or graph.model is not self.model or value.producer in self._lent:
+        if self._is_silent or graph is None or value.producer is self._detached:
             value.type = type
         else:
             graph.retype(value, type)
-
-    _lent: dict[Node, None] = {}
 
     def _merged(self, value: Value, known: Type, found: Type) -> Type:
         if isinstance(known, TensorType) and isinstance(found, TensorType):
@@ -212,16 +232,12 @@ class Inference:
             self.model.graph.retype(value, TensorType(value.type.dtype, dims))
 
 
-@contextmanager
-def _lent_graph(node: Node, graph: Graph) -> Iterator[None]:
-    """Let a detached node see the opsets of a graph."""
-    node.graph = graph
-    Inference._lent[node] = None
-    try:
-        yield
-    finally:
-        node.graph = None
-        del Inference._lent[node]
+def _values_inside(graph: Graph) -> Iterator[Value]:
+    """Every value of a body and the bodies below it that is inferred."""
+    for inner in (graph, *graph.bodies_inside()):
+        for node in inner.all_nodes():
+            if node.kind in (Kind.OPERATOR, Kind.INPUT):
+                yield from node.results
 
 
 def in_order(graph: Graph) -> list[Node]:

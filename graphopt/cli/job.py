@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VER
 from graphopt.errors import GraphoptError, OutputError
 from graphopt.ir import Graph
 from graphopt.onnxio import load
+from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.save import Staged, stage
 from graphopt.onnxio.signature import fix_dims, fix_shapes, select_outputs
 from graphopt.records import Benchmark, OptimizeReport, Verification
@@ -120,10 +122,12 @@ def _run(job: Job, say: Say) -> Outcome:
             original = stage(prepared, f"{job.target}.original")
             stack.callback(original.discard)
             reference = original.path
-        return _judge_and_write(job, report, staged, reference, say)
+        return _judge_and_write(job, report, result.names, staged, reference, say)
 
 
-def _judge_and_write(job: Job, report: OptimizeReport, staged: Staged, reference: str, say: Say) -> Outcome:
+def _judge_and_write(
+    job: Job, report: OptimizeReport, names: NameMap, staged: Staged, reference: str, say: Say
+) -> Outcome:
     verification, benchmark, code = None, None, EXIT_OK
     target = job.target
     if job.verify is not None:
@@ -142,10 +146,15 @@ def _judge_and_write(job: Job, report: OptimizeReport, staged: Staged, reference
             return Outcome(job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark)
     staged.commit(target)
     if job.name_map is not None:
-        from graphopt.onnxio.namemap import write_name_map
-
-        write_name_map(job.source, target, report, job.name_map)
+        _write_json(job.name_map, names.to_json())
     return Outcome(job, code, target, report=report, verification=verification, benchmark=benchmark)
+
+
+def _write_json(path: str, document: dict[str, Any]) -> None:
+    try:
+        Path(path).write_text(json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        raise OutputError(f"cannot write '{path}': {error.strerror}; choose another place") from error
 
 
 def unverified_path(target: str) -> str:

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from graphopt.ir.clone import clone_body, clone_node
-from graphopt.ir.edits import AttributeSet, Edit, Erased, Inserted, Listener, Renamed, Restored, Retyped, Rewired
+from graphopt.ir.edits import (
+    AttributeSet,
+    DetailSet,
+    Edit,
+    Erased,
+    FunctionsSet,
+    Inserted,
+    Listener,
+    Narrowed,
+    OpsetSet,
+    Renamed,
+    Restored,
+    Retyped,
+    Rewired,
+)
 from graphopt.ir.graph import Graph
 from graphopt.ir.invariants import check_graph, check_model
 from graphopt.ir.journal import Journal
@@ -16,19 +30,23 @@ from graphopt.ir.value import Value
 __all__ = [
     "NOT_CONSTANT",
     "AttributeSet",
+    "DetailSet",
     "Dim",
     "Edit",
     "Erased",
     "Expr",
     "Function",
+    "FunctionsSet",
     "Graph",
     "Inserted",
     "Journal",
     "Kind",
     "Listener",
     "Model",
+    "Narrowed",
     "Node",
     "OpaqueType",
+    "OpsetSet",
     "OptionalType",
     "Origin",
     "Renamed",

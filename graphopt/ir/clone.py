@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from graphopt.ir.graph import Graph
-from graphopt.ir.node import Kind, Node
+from graphopt.ir.node import Kind, Node, Origin
 from graphopt.ir.value import Value
 
 Mapped = dict[Value, Value]
@@ -41,8 +41,17 @@ def clone_node(node: Node, target: Graph, mapped: Mapped, *, rank: int | None = 
         mapped[old] = new
     for name, body in node.bodies.items():
         copy._bodies[name] = _clone_graph(body, copy, target, mapped)
+    copy.origin = _shared_origin(node)
     target.insert(copy, rank=rank)
     return copy
+
+
+def _shared_origin(node: Node) -> Origin | None:
+    """What the file says of the original: doc strings and metadata come along, and data only the file can spell."""
+    origin = node.origin
+    if origin is None or (node.is_constant and node.tensor is not None and not node.stored_as_node):
+        return None  # an initializer's would have the copy written as one where the IR version wants a node
+    return Origin(origin.proto, origin.names, origin.is_intact)
 
 
 def _clone_graph(body: Graph, owner: Node, around: Graph, mapped: Mapped) -> Graph:

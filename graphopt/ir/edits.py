@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from graphopt.ir.graph import Graph
+    from graphopt.ir.model import Function
     from graphopt.ir.node import Node
     from graphopt.ir.types import Type
     from graphopt.ir.value import Value
@@ -22,10 +23,11 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """A node, with all its bodies, left the graph."""
+    """A node, with all its bodies, left the graph; `place` is where an input stood among the inputs."""
 
     graph: Graph
     node: Node
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,58 @@ class Restored:
     new: bool
 
 
-Edit: TypeAlias = Inserted | Erased | Rewired | AttributeSet | Retyped | Renamed | Restored
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A node has fewer results, or has them back."""
+
+    graph: Graph
+    node: Node
+    old: tuple[Value, ...]
+    new: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DetailSet:
+    """Something the file says beside nodes and values changed."""
+
+    graph: Graph
+    name: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OpsetSet:
+    """A graph imports another opset of a domain; None stands for none."""
+
+    graph: Graph
+    domain: str
+    old: int | None
+    new: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsSet:
+    """The model has other local functions; `graph` is the main graph."""
+
+    graph: Graph
+    old: dict[tuple[str, str, str], Function]
+    new: dict[tuple[str, str, str], Function]
+
+
+Edit: TypeAlias = (
+    Inserted
+    | Erased
+    | Rewired
+    | AttributeSet
+    | Retyped
+    | Renamed
+    | Restored
+    | Narrowed
+    | DetailSet
+    | OpsetSet
+    | FunctionsSet
+)
 
 
 class Listener(Protocol):

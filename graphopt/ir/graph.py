@@ -276,12 +276,14 @@ class Graph:
                 if not body.encloses(value.producer.graph) and (inner, index) in value.uses:
                     _unlink(value, inner, index)
         self._edges.remove_node(node)
+        place = None
         if node.kind is Kind.OPERATOR:
             del self._kinds[node.domain, node.op_type][node]
         elif node.kind is Kind.INPUT:
+            place = list(self._inputs).index(node)
             del self._inputs[node]
         node.graph = None
-        self._tell(edits.Erased(self, node))
+        self._tell(edits.Erased(self, node, place))
 
     def set_operands(self, node: Node, operands: Sequence[Value | None]) -> None:
         """Let a node read other operands, as many as are given.
@@ -367,6 +369,40 @@ class Graph:
             constant.stored_as_node = as_node
             self._tell(edits.Restored(self, constant, not as_node, as_node))
 
+    def set_results(self, node: Node, results: Sequence[Value]) -> None:
+        """Let a node give only some of its results, in their order (or, to undo that, all again).
+
+        Raises:
+            EditError: a result that goes is still read, or the node is kept by name.
+        """
+        self._require_own(node)
+        old, new = node.results, tuple(results)
+        if node.is_pinned:
+            raise EditError(f"{node!r} is kept by name; its results stay")
+        for value in old:
+            if value not in new and value.uses:
+                raise EditError(f"{value!r} is still read by {value.users[0]!r}; replace its uses first")
+        node.results = new
+        for index, value in enumerate(new):
+            value.index = index
+        self._tell(edits.Narrowed(self, node, old, new))
+
+    def set_detail(self, name: str, detail: Any) -> None:
+        """Change what the file says beside nodes and values: `outputs`, `infos` …; the old object is kept for undo."""
+        old, self.details[name] = self.details.get(name), detail
+        self._tell(edits.DetailSet(self, name, old, detail))
+
+    def set_opset(self, domain: str, version: int | None) -> None:
+        """Import an opset in this graph and its bodies, or none of a domain."""
+        old, opsets = self.opsets.get(domain), dict(self.opsets)
+        if version is None:
+            opsets.pop(domain, None)
+        else:
+            opsets[domain] = version
+        for graph in (self, *self.bodies_inside()):
+            graph.opsets = opsets
+        self._tell(edits.OpsetSet(self, domain, old, version))
+
     def replace_uses(self, old: Value, new: Value) -> None:
         """Let everything that reads `old` read `new`; an unnamed `new` takes the name of `old`."""
         if old is new:
@@ -379,6 +415,11 @@ class Graph:
             new.declared = old.declared
             self.rename(old, None)
             self.rename(new, name)
+
+    def move_input(self, node: Node, place: int) -> None:
+        """Put the input added last at its place among the inputs: how an erased one comes back."""
+        others = [other for other in self._inputs if other is not node]
+        self._inputs = dict.fromkeys([*others[:place], node, *others[place:]])
 
     # --- helpers ------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ def _undo(edit: Edit) -> None:
             node.is_pinned = is_pinned
         case edits.Erased(node=node):
             graph.insert(node, rank=node.rank)
+            if edit.place is not None:
+                graph.move_input(node, edit.place)
         case edits.Rewired(node=node, old=old):
             graph.set_operands(node, old)
         case edits.AttributeSet(node=node, name=name, old=old):
@@ -46,3 +48,11 @@ def _undo(edit: Edit) -> None:
                 item.name = old
         case edits.Restored(node=node, old=form):
             graph.store_as_node(node, form)
+        case edits.Narrowed(node=node, old=results):
+            graph.set_results(node, results)
+        case edits.DetailSet(name=name, old=detail):
+            graph.set_detail(name, detail)
+        case edits.OpsetSet(domain=domain, old=version):
+            graph.set_opset(domain, version)
+        case edits.FunctionsSet(old=functions):
+            graph.model.set_functions(functions)

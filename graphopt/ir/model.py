@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from graphopt.ir.edits import Edit, Listener
+from graphopt.ir.edits import Edit, FunctionsSet, Listener
 from graphopt.ir.graph import Graph
 
 FunctionKey = tuple[str, str, str]
@@ -66,6 +66,12 @@ class Model:
         for graph in [*(function.graph for function in self.functions.values()), self.graph]:
             yield from graph.bodies_inside()
             yield graph
+
+    def set_functions(self, functions: Mapping[FunctionKey, Function]) -> None:
+        """Let the model have other local functions; those it had are untouched, so that this can be undone."""
+        old, self.functions = self.functions, dict(functions)
+        self.graph.version += 1
+        self.tell(FunctionsSet(self.graph, old, self.functions))
 
     # --- listeners and rewrites -----------------------------------------------------------------------------------------
 

@@ -259,13 +259,14 @@ def _lower(expr: Integer, splits: list[int]) -> _Number:
 
 
 def _splittable(terms: Terms) -> Application | None:
-    """The last atom, in their fixed order, that can be taken apart and is nowhere squared; None if that cannot help."""
+    """The outermost atom that can be taken apart and is nowhere squared; None if that cannot help."""
     if len(terms) - (() in terms) < 2:
         return None
     atoms = {
         atom: None for monomial in terms for atom in monomial if isinstance(atom, Application) and _can_split(atom)
     }
-    for atom in sorted(atoms, key=order_key, reverse=True):
+    # Longer texts first: an atom is taken apart before those inside it, which may then cancel.
+    for atom in sorted(atoms, key=lambda atom: (len(str(atom)), order_key(atom)), reverse=True):
         if all(monomial.count(atom) < 2 for monomial in terms):
             return atom
     return None

@@ -7,7 +7,15 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, StringStringEntryProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    ModelProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorAnnotation,
+    ValueInfoProto,
+)
 
 from graphopt.errors import ModelError
 from graphopt.ir import Function, Graph, Kind, Model, Node, Origin, Value
@@ -163,9 +171,19 @@ class _Reader:
             value.declared = raw
             if value.type is None:
                 value.type = protos.type_of(ValueInfoProto.FromString(raw).type)
+        self.pin_annotated(graph, scope)
         self.connect(graph, nodes, scope, outer)
         inside = {**outer, **scope} if outer else scope
         graph.set_outputs([self.lookup(name, inside, f"output of graph '{graph.name}'") for name, _ in graph.details["outputs"]])
+
+    def pin_annotated(self, graph: Graph, scope: Scope) -> None:
+        """Hold the constants that quantization annotations name: often nothing else refers to them."""
+        for piece in graph.details["annotations"]:
+            proto = TensorAnnotation.FromString(bytes(piece.view() if isinstance(piece, FileRegion) else piece))
+            for entry in proto.quant_parameter_tensor_names:
+                value = scope.get(entry.value)
+                if value is not None and value.producer.is_constant:
+                    value.producer.is_pinned = True
 
     def value_info(self, at: tuple[int, int]) -> tuple[str, bytes]:
         raw = bytes(self.view[at[0] : at[1]])

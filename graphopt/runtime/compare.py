@@ -45,6 +45,7 @@ class Difference:
         identical: Same bits (NaN equals NaN).
         mismatch: Why they cannot be compared by number: dtype, shape, kind; empty where they can.
         error: Largest |difference| / scale; infinite where a NaN or an infinity stands on one side only.
+        rms: Root of the mean squared difference / scale.
         absolute: Largest |difference|.
         scale: Largest finite |original|.
         mismatched: Elements that differ.
@@ -57,6 +58,7 @@ class Difference:
     identical: bool = True
     mismatch: str = ""
     error: float = 0.0
+    rms: float = 0.0
     absolute: float = 0.0
     scale: float = 0.0
     mismatched: int = 0
@@ -70,6 +72,7 @@ class Difference:
         self.identical &= other.identical
         self.mismatch = self.mismatch or other.mismatch
         if other.error >= self.error:
+            self.rms = max(self.rms, other.rms)
             self.error, self.absolute, self.scale = other.error, max(self.absolute, other.absolute), other.scale
         self.mismatched += other.mismatched
         self.elements += other.elements
@@ -146,6 +149,8 @@ def _arrays(original: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Diff
     result.absolute = largest
     if largest > 0:
         result.error = largest / result.scale if result.scale > 0 else math.inf
+        mean = float(np.sqrt(np.mean(np.square(gap / largest)))) if math.isfinite(largest) else 1.0
+        result.rms = mean * result.error
     return result
 
 
@@ -155,6 +160,17 @@ def _shape(array: np.ndarray[Any, Any]) -> str:
 
 def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64).reshape(-1)
+
+
+def scale_of(value: Data) -> float:
+    """Largest finite magnitude in a value."""
+    if isinstance(value, list | tuple):
+        return max((scale_of(item) for item in value), default=0.0)
+    if isinstance(value, dict):
+        return max((scale_of(item) for item in value.values()), default=0.0)
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OSU":
+        return 0.0
+    return _scale(_wide(value))
 
 
 def _scale(values: np.ndarray[Any, Any]) -> float:

@@ -85,12 +85,14 @@ class FeedSet:
         failing: (feed, the original's error).
         advice: Why no feed works and what to type; empty where one does.
         error: The last error, where none works.
+        note: What the feeds that work leave to be wished for.
     """
 
     working: list[tuple[Feed, dict[str, Data]]] = field(default_factory=list)
     failing: list[tuple[Feed, str]] = field(default_factory=list)
     advice: str = ""
     error: ExecutionError | None = None
+    note: str = ""
 
 
 def describe(value: Data) -> str:
@@ -320,6 +322,10 @@ class FeedMaker:
                 if tells(result):
                     assignment, feed, outputs = candidate, other, result
                     break
+            else:
+                found.note = (
+                    "no output shows a change: they are all NaN or one number; give --inputs or --range for a test"
+                )
         found.working.append((feed, outputs))
         return assignment, style
 

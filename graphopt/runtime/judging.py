@@ -195,7 +195,7 @@ def _judge_array(
             if worst <= ulp
             else f"off by {worst:g} units in the last place ({ulp} allowed); {_first_difference(reference, got)}",
         )
-    return _judge_r(reference, got, truth)
+    return judge_r(reference, got, truth)
 
 
 def _judge_z(reference: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> tuple[float, str]:
@@ -212,9 +212,10 @@ def _smallest_normal(dtype: np.dtype[Any]) -> float:
     return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
 
 
-def _judge_r(
+def judge_r(
     reference: np.ndarray[Any, Any], got: np.ndarray[Any, Any], truth: np.ndarray[Any, Any] | None
 ) -> tuple[float, str]:
+    """Class R on one array: (error over allowance, what is wrong); `truth` is the float64 run, if there is one."""
     left, right = reference.astype(np.float64), got.astype(np.float64)
     special = ~np.isfinite(left) | ~np.isfinite(right)
     if truth is not None and truth.shape == reference.shape:

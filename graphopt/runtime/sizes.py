@@ -199,8 +199,8 @@ class SizeSpace:
         yield "sizes 1", ones
         yield "sizes 1", {**ones, **self._sums_by_name(ones)}
         yield "sizes 1", {**base, **dict.fromkeys(batch, 1)}
-        for key in [*batch, *rest][:3]:
-            empty = {**base, key: 0}
+        for chosen in (batch, *([key] for key in [*batch, *rest][:3])):
+            empty = {**base, **dict.fromkeys(chosen, 0)}
             yield "size 0", {**empty, **self._sums_by_name(empty)}
 
     def _role(self, key: str) -> str:

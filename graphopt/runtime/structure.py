@@ -30,6 +30,7 @@ _MOVES = {
     "Compress": 0, "Trilu": 0, "SequenceConstruct": -1, "SequenceAt": 0, "ConcatFromSequence": 0, "OptionalGetElement": 0,
     "Optional": 0, "CastLike": 0, "DequantizeLinear": -2,
 }  # fmt: skip
+_ROUNDING = ("Quant", "QLinear", "Integer", "QAttention", "QGemm", "NBits")
 _COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
@@ -42,12 +43,14 @@ class Structure:
         unranked: Inputs whose rank is not declared.
         defaults: Initializer that may be fed -> its value.
         hints: Name of a dim -> a good first size.
+        quantized: The model rounds values to few steps somewhere.
     """
 
     roles: dict[str, Role] = field(default_factory=dict)
     unranked: frozenset[str] = frozenset()
     defaults: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
+    quantized: bool = False
 
 
 def read_structure(source: ModelSource, info: SessionInfo) -> Structure:
@@ -74,6 +77,9 @@ def _read(graph: Graph, info: SessionInfo) -> Structure:
         if fed[value.name].overridable and value.producer.default is not None:
             structure.defaults[value.name] = np.array(value.producer.default.numpy())
     structure.unranked = frozenset(unranked)
+    structure.quantized = any(
+        any(word in op_type for word in _ROUNDING) for inner in graph.model.graphs() for _, op_type in inner.kinds
+    )
     return structure
 
 

@@ -14,40 +14,83 @@ from graphopt.runtime.compare import Difference, compare, eps, is_float
 from graphopt.runtime.values import Data
 
 # An error may be this many times the floor: two correct roundings of one model differ from each other by about the
-# floor, and the largest of many elements scatters by a factor.
-FACTOR = 4.0
-# No tolerance goes above this share of the output's scale, whatever was measured.
+# floor, and the largest of few elements scatters by a factor (1.5 at most in 210 rewritings by four other tools).
+FACTOR = 3.0
+# No tolerance goes above this share of the largest value that the output takes over all feeds.
 CEILINGS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1, "complex64": 1e-4, "complex128": 1e-9}
 _COARSE_CEILING = 0.5  # float8 and float4
+# From so many elements on, the root mean square is steady enough to be held to the floor's as well (1.2 at most there).
+_MANY = 64
+_RMS_FACTOR = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How far one output moved between two runs of the original, as shares of its scale.
+
+    Attributes:
+        most: Largest difference.
+        rms: Root mean square of the differences.
+    """
+
+    most: float = 0.0
+    rms: float = 0.0
+
+    def __or__(self, other: Noise) -> Noise:
+        """The larger of two."""
+        return Noise(max(self.most, other.most), max(self.rms, other.rms))
 
 
 @dataclass(slots=True)
 class Floor:
-    """The noise of one output, as shares of its scale, feed by feed.
+    """The noise of one output, feed by feed.
 
     Attributes:
         optimizer: Feed label -> the original with the runtime's optimizer on against off.
         ulp: Feed label -> the original under a one-ulp change of its float inputs.
+        largest: Largest value over all feeds.
+        quantized: The model rounds to few steps inside, so that noise comes in whole steps.
     """
 
-    optimizer: dict[str, float] = field(default_factory=dict)
-    ulp: dict[str, float] = field(default_factory=dict)
+    optimizer: dict[str, Noise] = field(default_factory=dict)
+    ulp: dict[str, Noise] = field(default_factory=dict)
+    largest: float = 0.0
+    quantized: bool = False
 
-    def at(self, label: str) -> float:
+    def at(self, label: str) -> Noise:
         """The noise at a feed: what was measured there, or what is usual for this output if that is more."""
-        return max(_at(self.optimizer, label), _at(self.ulp, label))
+        return _at(self.optimizer, label) | _at(self.ulp, label)
 
     def tolerance(self, difference: Difference, label: str) -> float:
-        """What an error of this output may be at a feed, as a share of its scale."""
-        floor = max(self.at(label), difference.epsilon)
-        return min(FACTOR * floor, CEILINGS.get(difference.dtype, _COARSE_CEILING))
+        """What an error of this output may be at a feed, as a share of its scale there."""
+        floor = max(self.at(label).most, difference.epsilon)
+        if self.quantized:
+            return FACTOR * floor
+        ceiling = CEILINGS.get(difference.dtype, _COARSE_CEILING)
+        if difference.scale > 0:
+            ceiling *= max(1.0, self.largest / difference.scale)
+        return min(FACTOR * floor, ceiling)
+
+    def accepts(self, difference: Difference, label: str) -> bool:
+        """True where a difference is no more than noise: neither its largest element nor all of them together."""
+        if difference.error > self.tolerance(difference, label):
+            return False
+        return difference.elements < _MANY or difference.rms <= self.rms_tolerance(difference, label)
+
+    def rms_tolerance(self, difference: Difference, label: str) -> float:
+        """What the root mean square of the differences may be; rounding to the dtype alone makes half an epsilon."""
+        return _RMS_FACTOR * max(self.at(label).rms, difference.epsilon / 4)
 
 
-def _at(measured: Mapping[str, float], label: str) -> float:
+def _at(measured: Mapping[str, Noise], label: str) -> Noise:
     """One sample of noise can be zero by luck; the median over feeds is not."""
     if not measured:
-        return 0.0
-    return max(measured.get(label, 0.0), statistics.median(measured.values()))
+        return Noise()
+    usual = Noise(
+        statistics.median(noise.most for noise in measured.values()),
+        statistics.median(noise.rms for noise in measured.values()),
+    )
+    return measured.get(label, Noise()) | usual
 
 
 def one_ulp(values: Mapping[str, Data], seed: int, keep: Container[str] = ()) -> dict[str, Data]:
@@ -80,14 +123,14 @@ def _moved(value: Data, rng: np.random.Generator) -> Data:
     return value
 
 
-def noise(reference: Mapping[str, Data], other: Mapping[str, Data] | None, name: str) -> float | None:
-    """How far one output moved between two runs, as a share of its scale; None where that is no number."""
+def noise(reference: Mapping[str, Data], other: Mapping[str, Data] | None, name: str) -> Noise | None:
+    """How far one output moved between two runs; None where that is no number."""
     if other is None or name not in other:
         return None
     difference = compare(reference[name], other[name])
     if difference.mismatch or not difference.floating or not math.isfinite(difference.error):
         return None
-    return difference.error
+    return Noise(difference.error, difference.rms)
 
 
 def has_floats(values: Mapping[str, Data]) -> bool:

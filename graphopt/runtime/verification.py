@@ -7,25 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from graphopt.errors import ExecutionError, KernelMissingError, ProviderMissingError
+from graphopt.errors import ExecutionError, KernelMissingError, WorkerMemoryError, WorkerTimeoutError
 from graphopt.records import FeedRecord, Verification
 from graphopt.runtime.compare import compare
-from graphopt.runtime.feeds import Feed, FeedMaker, FeedOptions, FeedSet
-from graphopt.runtime.remote import RemoteSession, provider_here, version_here
-from graphopt.runtime.session import AS_USERS, CPU, JUDGE, SessionInfo, SessionSettings
-from graphopt.runtime.sources import ModelSource, open_source
-from graphopt.runtime.structure import Structure, read_structure
+from graphopt.runtime.evidence import Evidence, Outputs, RewrittenFailedError
+from graphopt.runtime.excuses import find_excuses
+from graphopt.runtime.feeds import FeedOptions, FeedSet
+from graphopt.runtime.remote import provider_here, version_here
+from graphopt.runtime.session import CPU, JUDGE, SessionInfo
+from graphopt.runtime.sources import open_source
 from graphopt.runtime.tally import OutputTally, Yardstick
-from graphopt.runtime.tolerance import has_floats, noise, one_ulp
-from graphopt.runtime.userdata import read_data
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker, shared_worker
 
 _RUN_SECONDS = 300.0
-# Runs with inputs moved by an ulp, for each feed: the largest of few elements scatters.
-_ULP_SAMPLES = 2
-
-Outputs = dict[str, Data]
 
 
 def verify(
@@ -83,19 +78,9 @@ def verify(
     process = worker or own or shared_worker()
     try:
         with open_source(original, "the original") as first, open_source(rewritten, "the rewritten model") as second:
-            job = _Verification(
-                first,
-                second,
-                process,
-                provider,
-                level,
-                options,
-                feeds,
-                data,
-                Yardstick(level == "exact" and rtol is None and atol is None, rtol, atol),
-                tuple(custom_ops),
-                timeout or _RUN_SECONDS,
-            )
+            evidence = Evidence(first, second, process, options, tuple(custom_ops), timeout or _RUN_SECONDS)
+            yardstick = Yardstick(level == "exact" and rtol is None and atol is None, rtol, atol)
+            job = _Verification(evidence, provider, level, feeds, data, yardstick)
             return job.run(started)
     finally:
         if own is not None:
@@ -103,44 +88,39 @@ def verify(
 
 
 class _Verification:
-    """One verification on its way; sides are loaded one after the other, so that a model has to fit only once."""
+    """One verification on its way; the first step that settles the matter ends it."""
 
     def __init__(
         self,
-        original: ModelSource,
-        rewritten: ModelSource,
-        worker: Worker,
+        evidence: Evidence,
         provider: str,
         level: str,
-        options: FeedOptions,
         feeds: Sequence[Mapping[str, Data]] | None,
         data: str | Path | None,
         yardstick: Yardstick,
-        custom_ops: tuple[str, ...],
-        timeout: float,
     ) -> None:
-        self.original = original
-        self.rewritten = rewritten
-        self.worker = worker
+        self.evidence = evidence
         self.asked = provider
         self.level = level
-        self.options = options
         self.given = feeds
         self.data = data
         self.yardstick = yardstick
-        self.custom_ops = custom_ops
-        self.timeout = timeout
         self.provider = ""
         self.version = ""
-        self.notes: list[str] = []
-        self.found = FeedSet()
-        self.tallies: dict[str, OutputTally] = {}
-        self.structure: Structure | None = None
-        self.measured = False
-        self.reference_info: SessionInfo | None = None
+        self.opaque_nodes = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the record."""
+        return self.evidence.notes
+
+    @property
+    def tallies(self) -> dict[str, OutputTally]:
+        """What was seen, output by output."""
+        return self.evidence.tallies
 
     def run(self, started: float) -> Verification:
-        """All steps; the first that settles the matter ends it."""
+        """All steps."""
         verdict, reason = self._decide()
         return Verification(
             verdict=verdict,
@@ -149,10 +129,11 @@ class _Verification:
             provider=self.provider,
             provider_asked=self.asked,
             runtime=self.version,
-            feeds=self._feed_records(),
+            feeds=_feed_records(self.evidence.found),
             outputs=tuple(tally.record(self.yardstick) for tally in self.tallies.values()),
             rtol=self.yardstick.rtol,
             atol=self.yardstick.atol,
+            opaque_nodes=self.opaque_nodes,
             notes=tuple(self.notes),
             seconds=time.monotonic() - started,
         )
@@ -160,264 +141,151 @@ class _Verification:
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def _decide(self) -> tuple[str, str]:
+        evidence = self.evidence
         try:
-            self.version = self.worker.call(version_here)
-            self.provider = CPU if self.level == "exact" else self.worker.call(provider_here, self.asked)
-        except (ExecutionError, ProviderMissingError) as error:
+            self.version = evidence.worker.call(version_here)
+            self.provider = CPU if self.level == "exact" else evidence.worker.call(provider_here, self.asked)
+        except ExecutionError as error:
             return "not verified", str(error)
+        evidence.provider = self.provider
         if self.level == "exact" and self.asked.lower() not in ("auto", "cpu"):
             self.notes.append(
                 "the level exact is judged on the CPU; use --level default to compare on another provider"
             )
-        settled = self._run_original()
-        if settled is not None:
-            return settled
-        return self._run_rewritten()
-
-    def _settings(self, base: SessionSettings) -> SessionSettings:
-        changed = base.but(provider=self.provider, custom_ops=self.custom_ops, seed=self.options.seed)
-        if self.provider != CPU:
-            changed = changed.but(prepack=True, arena=True)
-        return changed
-
-    def _session(self, source: ModelSource, base: SessionSettings) -> RemoteSession:
-        return RemoteSession(source, self._settings(base), worker=self.worker, timeout=self.timeout)
-
-    def _run_original(self) -> tuple[str, str] | None:
-        with self._session(self.original, JUDGE) as session:
-            try:
-                self.reference_info = session.info
-            except ExecutionError as error:
-                return "not verified", f"the original cannot be run ({error.reason}): {error}"
-            if session.info.provider != self.provider:
-                return (
-                    "not verified",
-                    f"{self.provider} was asked for and {session.info.provider} ran; see graphopt doctor",
-                )
-            self.structure = read_structure(self.original, session.info)
-            self._collect(session)
-        if not self.found.working:
-            return "not verified", self.found.advice
-        return None
-
-    def _collect(self, session: RemoteSession) -> None:
-        info = session.info
-        structure = self.structure
-        assert structure is not None
-        maker = FeedMaker(
-            info.inputs,
-            self.options,
-            roles=structure.roles,
-            unranked=structure.unranked,
-            defaults=structure.defaults,
-            hints=structure.hints,
-        )
-        own = [Feed(f"given {number}", dict(feed)) for number, feed in enumerate(self.given or (), 1)]
-        if self.data is not None:
-            own += read_data(self.data, info.inputs, self.options.runs)
-        if not own:
-            self.found = maker.collect(session.run)
-            return
-        for feed in own:
-            try:
-                self.found.working.append((feed, session.run(feed.values)))
-            except ExecutionError as error:
-                self.found.failing.append((feed, str(error)))
-                self.found.error = self.found.error or error
-        if not self.found.working:
-            self.found.advice = f"the original runs on none of the inputs given: {self.found.error}"
-        elif self.given is None:
-            more = maker.collect(session.run, tries=12, seconds=5.0)
-            self.found.working += more.working
-            self.found.failing += more.failing
-
-    def _run_rewritten(self) -> tuple[str, str]:
-        info = self.reference_info
-        assert info is not None
-        self.tallies = {port.name: OutputTally(port.name) for port in info.outputs}
         try:
-            with self._session(self.rewritten, JUDGE) as session:
-                mismatch = _signature(info, session.info)
+            evidence.run_original(self.given, self.data)
+        except ExecutionError as error:
+            return "not verified", f"the original cannot be run ({error.reason}): {error}"
+        if evidence.info.provider != self.provider:
+            ran, self.provider = evidence.info.provider, ""
+            return "not verified", f"{evidence.provider} was asked for and {ran} ran; see graphopt doctor"
+        if not evidence.found.working:
+            return "not verified", evidence.found.advice
+        return self._rewritten_as_judged()
+
+    def _rewritten_as_judged(self) -> tuple[str, str]:
+        """The rewritten model with the runtime's optimizer off, against the original in the same way."""
+        evidence = self.evidence
+        try:
+            with evidence.session(evidence.rewritten, JUDGE) as session:
+                mismatch = _signature(evidence.info, session.info)
                 if mismatch:
                     return "different", mismatch
-                results = self._feed_all(session, strict=True)
-        except _RewrittenFailedError as failure:
-            return "different", failure.args[0]
+                results = evidence.strictly(session)
+        except RewrittenFailedError as failure:
+            return _failure(failure.cause, str(failure))
         except KernelMissingError as error:
             return (
                 "not verified",
                 f"{self.provider} has no kernel for the rewritten model: {error}; verify it where it is to run",
             )
         except ExecutionError as error:
-            return "different", f"the original runs and the rewritten model does not ({error.reason}): {error}"
-        for (feed, reference), result in zip(self.found.working, results, strict=True):
-            assert result is not None
-            for name, tally in self.tallies.items():
-                tally.differences[feed.label] = compare(reference[name], result[name])
-        identical = all(item.identical for tally in self.tallies.values() for item in tally.differences.values())
-        if not identical:
-            self._find_random()
-            if not (self.yardstick.exact or self.yardstick.given):
-                self._measure_floors()
-        verdict = self._judge(users=False)
-        if verdict is not None:
-            return "different", verdict
-        return self._as_users_run()
-
-    def _feed_all(self, session: RemoteSession, *, strict: bool) -> list[Outputs | None]:
-        results: list[Outputs | None] = []
-        for feed, _ in self.found.working:
-            try:
-                results.append(session.run(feed.values))
-            except ExecutionError as error:
-                if strict:
-                    raise _RewrittenFailedError(
-                        f"the original runs at {feed.label} and the rewritten model does not ({error.reason}): {error}"
-                    ) from error
-                results.append(None)
-        return results
-
-    def _references(self) -> list[Outputs]:
-        return [outputs for _, outputs in self.found.working]
-
-    def _find_random(self) -> None:
-        """Run the original again in another session with another seed: what moves is random."""
-        settings = self._settings(JUDGE)
-        settings = settings.but(seed=(settings.seed or 0) + 1)
-        with RemoteSession(self.original, settings, worker=self.worker, timeout=self.timeout) as session:
-            try:
-                again = self._feed_all(session, strict=False)
-            except ExecutionError:
-                return
-        for name, tally in self.tallies.items():
-            for left, right in zip(self._references(), again, strict=True):
-                if right is not None and not compare(left[name], right[name]).identical:
-                    tally.random = True
-
-    def _measure_floors(self) -> None:
-        """Noise of the original: the runtime's optimizer on against off, and its inputs moved by one ulp."""
-        if self.measured:
-            return
-        self.measured = True
-        optimized: list[Outputs | None] = []
-        try:
-            with self._session(self.original, JUDGE.but(optimize="all", prepack=True)) as session:
-                optimized = self._feed_all(session, strict=False)
-        except ExecutionError as error:
-            self.notes.append(f"the original does not run with the runtime's optimizer on: {error}")
+            return _failure(error, f"the original runs and the rewritten model does not ({error.reason}): {error}")
         for tally in self.tallies.values():
-            for (feed, reference), other in zip(self.found.working, optimized, strict=False):
-                if (value := noise(reference, other, tally.name)) is not None:
-                    tally.floor.optimizer[feed.label] = value
-        self._move_inputs()
+            for (feed, reference), result in zip(evidence.found.working, results, strict=True):
+                tally.differences[feed.label] = compare(reference[tally.name], result[tally.name])
+        if not all(item.identical for tally in self.tallies.values() for item in tally.differences.values()):
+            evidence.find_random()
+            if not (self.yardstick.exact or self.yardstick.given):
+                evidence.measure_noise()
+        verdict = self._judge(results, users=False)
+        return ("different", verdict) if verdict is not None else self._rewritten_as_users()
 
-    def _move_inputs(self) -> None:
-        assert self.structure is not None
-        switches = [name for name, role in self.structure.roles.items() if role.choices is not None]
-        with self._session(self.original, JUDGE) as session:
-            for number, (feed, reference) in enumerate(self.found.working):
-                if not has_floats({name: value for name, value in feed.values.items() if name not in switches}):
-                    continue
-                for sample in range(_ULP_SAMPLES):
-                    try:
-                        moved = session.run(one_ulp(feed.values, self.options.seed + 100 * number + sample, switches))
-                    except ExecutionError:
-                        break
-                    for tally in self.tallies.values():
-                        if (value := noise(reference, moved, tally.name)) is not None:
-                            tally.floor.ulp[feed.label] = max(tally.floor.ulp.get(feed.label, 0.0), value)
-
-    def _as_users_run(self) -> tuple[str, str]:
-        """Run the rewritten model once more with default options; it must run and be within the floor."""
-        settings = AS_USERS.but(threads=JUDGE.threads, tf32=False)
+    def _rewritten_as_users(self) -> tuple[str, str]:
+        """The rewritten model once more with default options; it must run and be within the noise."""
+        evidence = self.evidence
         try:
-            with self._session(self.rewritten, settings) as session:
-                results = self._feed_all(session, strict=True)
-        except _RewrittenFailedError as failure:
-            return self._default_failure(failure.args[0])
+            with evidence.as_users(evidence.rewritten) as session:
+                results = evidence.strictly(session)
+        except RewrittenFailedError as failure:
+            return self._fails_as_users(failure.cause, str(failure))
         except ExecutionError as error:
-            return self._default_failure(
-                f"the rewritten model does not load with default options ({error.reason}): {error}"
-            )
-        references = self._references()
-        for (feed, reference), result in zip(self.found.working, results, strict=True):
-            assert result is not None
-            for name, tally in self.tallies.items():
-                tally.users[feed.label] = compare(reference[name], result[name])
+            sentence = f"the rewritten model does not load with default options ({error.reason}): {error}"
+            return self._fails_as_users(error, sentence)
+        for tally in self.tallies.values():
+            for (feed, reference), result in zip(evidence.found.working, results, strict=True):
+                tally.users[feed.label] = compare(reference[tally.name], result[tally.name])
         if all(item.identical for tally in self.tallies.values() for item in tally.users.values()):
             return self._equal()
-        optimized: list[Outputs | None] = [None] * len(references)
-        try:
-            with self._session(self.original, settings) as session:
-                optimized = self._feed_all(session, strict=False)
-        except ExecutionError:
-            pass
-        self._measure_floors()
-        for (feed, _), left, right in zip(self.found.working, optimized, results, strict=True):
-            for name, tally in self.tallies.items():
-                if left is None or right is None:
-                    continue
-                other = compare(left[name], right[name])
-                if other.identical or (other.error, other.mismatched) < (
-                    tally.users[feed.label].error,
-                    tally.users[feed.label].mismatched,
-                ):
-                    tally.users[feed.label] = other
-        verdict = self._judge(users=True)
+        evidence.find_random()
+        evidence.measure_noise()
+        self._compare_optimized(results)
+        verdict = self._judge(results, users=True)
         return ("different", verdict) if verdict is not None else self._equal()
 
-    def _default_failure(self, text: str) -> tuple[str, str]:
+    def _compare_optimized(self, results: Sequence[Outputs]) -> None:
+        """Optimized against optimized, where that is closer than optimized against not."""
+        evidence = self.evidence
+        with evidence.as_users(evidence.original) as session:
+            optimized = evidence.leniently(session)
+        for (feed, _), left, right in zip(evidence.found.working, optimized, results, strict=True):
+            if left is None:
+                continue
+            for tally in self.tallies.values():
+                other, known = compare(left[tally.name], right[tally.name]), tally.users[feed.label]
+                if other.identical or (other.error, other.mismatched) < (known.error, known.mismatched):
+                    tally.users[feed.label] = other
+
+    def _fails_as_users(self, error: ExecutionError, sentence: str) -> tuple[str, str]:
         """The rewritten model fails with default options: a fault of ours only if the original does not."""
+        evidence = self.evidence
         try:
-            with self._session(self.original, AS_USERS.but(threads=JUDGE.threads, tf32=False)) as session:
-                self._feed_all(session, strict=True)
-        except (ExecutionError, _RewrittenFailedError):
-            self.notes.append(
-                "neither model runs with the runtime's default options; compared with its optimizer off only"
-            )
+            with evidence.as_users(evidence.original) as session:
+                evidence.strictly(session)
+        except (ExecutionError, RewrittenFailedError):
+            self.notes.append("neither model runs with the runtime's default options; its optimizer was off")
             return self._equal()
-        return "different", text
+        return _failure(error, sentence)
 
     # --- verdicts -------------------------------------------------------------------------------------------------
 
-    def _judge(self, users: bool) -> str | None:
+    def _judge(self, results: Sequence[Outputs], users: bool) -> str | None:
         """The sentence on the first output that is off; None where all are within."""
+        yardstick = self.yardstick
+        if any(tally.faults(yardstick, users) for tally in self.tallies.values()) and not yardstick.given:
+            if not yardstick.exact or users:
+                find_excuses(self.evidence, yardstick, results, users)
         for tally in self.tallies.values():
-            for label in tally.faults(self.yardstick, users):
+            for label in tally.faults(yardstick, users):
                 difference = (tally.users if users else tally.differences)[label]
                 how = ", run with default options," if users else ""
-                return f"output {tally.name!r}{how} differs at {label}: {tally.how_far(difference, label, self.yardstick, users)}"
+                far = tally.how_far(difference, label, yardstick, users)
+                return f"output {tally.name!r}{how} differs at {label}: {far}"
         return None
 
     def _equal(self) -> tuple[str, str]:
-        compared = [tally for tally in self.tallies.values() if not tally.random]
-        random = [tally.name for tally in self.tallies.values() if tally.random]
+        compared = [tally for tally in self.tallies.values() if not tally.is_random]
+        random = [tally.name for tally in self.tallies.values() if tally.is_random]
+        stale = [tally.name for tally in compared if tally.random]
+        if stale:
+            self.notes.append(f"the original does not repeat itself at some feeds, left out there: {', '.join(stale)}")
         if random:
             self.notes.append(f"random in the original and not compared: {', '.join(random)}")
         if not compared and self.tallies:
             return "not verified", "every output is random in the original; set seeds in the model to compare it"
-        same = all(item.identical for tally in compared for item in tally.differences.values())
-        how = (
-            "the same bits"
-            if same
-            else f"within {self.yardstick}"
-            if self.yardstick.given
-            else "within the measured noise"
-        )
-        count = len(self.found.working)
+        how = "within the measured noise"
+        if all(item.identical for tally in compared for item in tally.differences.values()):
+            how = "the same bits"
+        elif self.yardstick.given:
+            how = f"within {self.yardstick}"
+        count = len(self.evidence.found.working)
         return "equal", f"{how} on {self.provider} in {count} {'feed' if count == 1 else 'feeds'}"
 
-    def _feed_records(self) -> tuple[FeedRecord, ...]:
-        worked = [FeedRecord(feed.label, feed.sizes) for feed, _ in self.found.working]
-        failed = [
-            FeedRecord(feed.label, feed.sizes, f"covers nothing, the original fails: {error}")
-            for feed, error in self.found.failing
-        ]
-        return (*worked, *failed)
+
+def _failure(error: ExecutionError, sentence: str) -> tuple[str, str]:
+    """A rewritten model that wants time or memory is not proved different."""
+    if isinstance(error, WorkerMemoryError | WorkerTimeoutError):
+        return "not verified", sentence
+    return "different", sentence
 
 
-class _RewrittenFailedError(Exception):
-    """The rewritten model does not run where the original does."""
+def _feed_records(found: FeedSet) -> tuple[FeedRecord, ...]:
+    worked = [FeedRecord(feed.label, feed.sizes) for feed, _ in found.working]
+    failed = [
+        FeedRecord(feed.label, feed.sizes, f"covers nothing, the original fails: {error}")
+        for feed, error in found.failing
+    ]
+    return (*worked, *failed)
 
 
 def _signature(original: SessionInfo, rewritten: SessionInfo) -> str:

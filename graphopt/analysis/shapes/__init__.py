@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from graphopt.analysis.shapes import (
     bodies,
+    containers,
     elementwise,
+    images,
+    layers,
     linear,
     reducing,
     selecting,
     slicing,
     sources,
     views,
+    windows,
 )
 from graphopt.analysis.shapes.common import TRANSFERS, Fact, Facts, Transfer, contents
 
@@ -19,10 +23,17 @@ __all__ = [
     "Fact",
     "Facts",
     "Transfer",
+    "bodies",
+    "containers",
     "contents",
     "elementwise",
+    "images",
+    "layers",
+    "linear",
+    "reducing",
     "selecting",
     "slicing",
     "sources",
     "views",
+    "windows",
 ]

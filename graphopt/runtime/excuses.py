@@ -1,0 +1,85 @@
+"""Why a difference above the measured noise can still be none: the float64 truth, and ties of scores.
+
+Both ask the original more than its outputs, so they are asked only after a difference was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphopt.errors import ExecutionError
+from graphopt.runtime.compare import is_float
+from graphopt.runtime.double import in_double
+from graphopt.runtime.evidence import Evidence, Outputs
+from graphopt.runtime.judging import judge_r, widen
+from graphopt.runtime.session import CPU, JUDGE
+from graphopt.runtime.sources import ModelSource
+from graphopt.runtime.tally import OutputTally, Yardstick
+from graphopt.runtime.ties import explain_ties
+from graphopt.runtime.tolerance import CEILINGS
+
+# Larger models are not turned into double: that takes twice their size, twice.
+_MOST_BYTES = 1 << 29
+
+
+def find_excuses(evidence: Evidence, yardstick: Yardstick, results: Sequence[Outputs], users: bool) -> None:
+    """Note in the tallies which differences are none after all.
+
+    Args:
+        evidence: The runs made so far.
+        yardstick: What equality means here.
+        results: What the rewritten model gave, feed by feed.
+        users: The runs with default options are meant.
+    """
+    _ask_truth(evidence, yardstick, results, users)
+    for tally in evidence.tallies.values():
+        labels = tally.faults(yardstick, users)
+        seen = tally.users if users else tally.differences
+        whole = [label for label in labels if not seen[label].floating and not seen[label].mismatch]
+        if whole:
+            for label in explain_ties(evidence, tally.name, whole, results, users):
+                tally.excuses[label, users] = "differs only where the scores behind it tie within the measured noise"
+
+
+def _ask_truth(evidence: Evidence, yardstick: Yardstick, results: Sequence[Outputs], users: bool) -> None:
+    """Class R for whole models: an error against a float64 run at most twice the original's own is rounding."""
+    wanted: list[tuple[OutputTally, str]] = []
+    for tally in evidence.tallies.values():
+        seen = tally.users if users else tally.differences
+        for label in tally.faults(yardstick, users):
+            difference = seen[label]
+            ceiling = CEILINGS.get(difference.dtype, 0.0) * max(1.0, tally.floor.largest / (difference.scale or 1.0))
+            if difference.floating and not difference.mismatch and difference.error <= ceiling:
+                wanted.append((tally, label))
+    if not wanted or evidence.original.nbytes > _MOST_BYTES:
+        return
+    try:
+        source = ModelSource("the original in float64", data=in_double(evidence.original.handle))
+    except (ValueError, TypeError, OSError):
+        return
+    settings = JUDGE.but(provider=CPU)
+    labels = list(dict.fromkeys(label for _, label in wanted))
+    truths: dict[str, Outputs] = {}
+    with evidence.session(source, settings) as session:
+        for feed, _ in evidence.found.working:
+            if feed.label not in labels:
+                continue
+            try:
+                truths[feed.label] = session.run({name: widen(value) for name, value in feed.values.items()})
+            except ExecutionError:
+                return
+    places = {feed.label: place for place, (feed, _) in enumerate(evidence.found.working)}
+    for tally, label in wanted:
+        place = places[label]
+        reference, got = evidence.references()[place][tally.name], results[place][tally.name]
+        truth = truths[label].get(tally.name)
+        if not (isinstance(reference, np.ndarray) and isinstance(got, np.ndarray) and isinstance(truth, np.ndarray)):
+            continue
+        if reference.shape == got.shape == truth.shape and is_float(reference.dtype) and reference.dtype.kind != "c":
+            deviation, why = judge_r(reference, got, truth)
+            if not why:
+                tally.excuses[label, users] = (
+                    f"as close to a float64 run as the original itself ({deviation:.2g} of what rounding is allowed)"
+                )

@@ -1,0 +1,241 @@
+"""Putting the body of an If or Loop in the place of its node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphopt import Context, DType, Graph, Node, TensorType, Value, clone_body
+
+
+class TakenNames(Container[str]):
+    """The names of all values of an outermost graph and the bodies in it, counted.
+
+    ONNX wants names unique along nesting, so a value that leaves its body must not be called like one of the graphs
+    around its new place, nor like one of a body it is now outside of.
+    """
+
+    def __init__(self, outermost: Graph) -> None:
+        self._counts: Counter[str] = Counter(_names(outermost))
+
+    def __contains__(self, name: object) -> bool:
+        return self._counts[str(name)] > 0
+
+    def release(self, body: Graph) -> None:
+        """Forget the names of a body that is about to go."""
+        self._counts.subtract(_names(body))
+
+    def claim(self, body: Graph) -> None:
+        """Count the names of a body whose copy stands in another graph, except those the copy could not keep."""
+        self._counts.update([name for name in _names(body) if self._counts[name] <= 0])
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    for scope in (graph, *graph.bodies_inside()):
+        for node in scope.all_nodes():
+            for value in node.results:
+                if value.name:
+                    yield value.name
+
+
+def is_attached(graph: Graph) -> bool:
+    """True if the graph is still part of its model: no node around it was erased."""
+    while graph.owner is not None:
+        if graph.owner.graph is None:
+            return False
+        graph = graph.owner.graph
+    return True
+
+
+def stays(node: Node, context: Context) -> bool:
+    """True if something outside the graph names the node, or a node in its bodies."""
+    return any(item.is_pinned or context.keeps(item) for item in (node, *node.nested()))
+
+
+# --- what is known before the model runs ------------------------------------------------------------------------------
+
+
+def known_number(value: Value | None) -> int | None:
+    """The number a scalar or one-element value holds, None if it is not known."""
+    if value is None:
+        return None
+    tensor = value.const
+    if tensor is not None:
+        return int(tensor.scalar()) if tensor.size == 1 and tensor.dtype is not DType.STRING else None
+    elements = value.elements
+    return elements[0] if elements is not None and len(elements) == 1 and isinstance(elements[0], int) else None
+
+
+def known_condition(node: Node) -> bool | None:
+    """Which branch an If takes, as its condition or one around it of the same value tells; None if neither does."""
+    condition = node.operand(0)
+    number = known_number(condition)
+    if number is not None:
+        return bool(number)
+    graph = node.graph
+    while condition is not None and graph is not None and graph.owner is not None:
+        owner = graph.owner
+        if owner.is_op("If") and owner.operand(0) is condition:
+            return owner.bodies["then_branch"] is graph
+        graph = owner.graph
+    return None
+
+
+def known_trips(node: Node) -> int | None:
+    """How often a Loop runs, if that is known to be 0 or 1 times; else None."""
+    limit, start = node.operand(0), node.operand(1)
+    most = known_number(limit)
+    starts = True if start is None else known_number(start)
+    if (most is not None and most <= 0) or (starts is not None and not starts):
+        return 0
+    if not starts:
+        return None
+    if most == 1:
+        return 1
+    again = known_number(node.bodies["body"].outputs[0])
+    return 1 if again == 0 and (limit is None or most is not None) else None
+
+
+# --- inlining ---------------------------------------------------------------------------------------------------------
+
+
+def inline_branch(node: Node, is_taken: bool, context: Context, names: TakenNames) -> bool:
+    """Replace an If by the branch it takes.
+
+    Returns:
+        False if it was left alone.
+    """
+    graph = node.graph
+    assert graph is not None
+    branch = node.bodies["then_branch" if is_taken else "else_branch"]
+    outputs = branch.outputs
+    if len(outputs) < len(node.results) or not _all_fit(node.results, outputs):
+        context.note(f"If '{node.name}' keeps both branches: the one it takes returns other types than it declares")
+        return False
+    with context.rewrite(graph):
+        _release(node, names)
+        copies = clone_body(branch, graph, {}, rank=node.rank, taken=names)
+        names.claim(branch)
+        _hand_over(node, copies, {value for value in outputs if value.producer.graph is branch}, outputs)
+        graph.erase(node)
+    return True
+
+
+def inline_single_trip(node: Node, context: Context, names: TakenNames) -> bool:
+    """Replace a Loop that runs once by its body.
+
+    Returns:
+        False if it was left alone.
+    """
+    graph, body = node.graph, node.bodies["body"]
+    assert graph is not None
+    states = node.operands[2:]
+    outputs = body.outputs[1:]
+    fits = len(body.inputs) == 2 + len(states) and len(outputs) >= max(len(states), len(node.results))
+    if not fits or None in states or not _all_fit(node.results[: len(states)], outputs):
+        context.note(f"Loop '{node.name}' stays: its body does not fit it")
+        return False
+    builder = context.builder(graph)
+    iteration, condition = body.inputs[:2]
+    inputs = {
+        iteration: builder.constant(np.zeros((1,) if iteration.rank == 1 else (), np.int64)),
+        condition: builder.constant(np.ones((1,) if condition.rank == 1 else (), np.bool_)),
+    }
+    read = [value.producer for inner, value in inputs.items() if inner.uses]
+    inputs.update(dict(zip(body.inputs[2:], [value for value in states if value is not None], strict=True)))
+    with context.rewrite(graph):
+        for constant in read:
+            graph.insert(constant, rank=node.rank)
+        _release(node, names)
+        copies = clone_body(body, graph, inputs, rank=node.rank, taken=names)[1:]
+        names.claim(body)
+        for index in range(len(states), len(node.results)):
+            if node.results[index].uses:
+                copies[index] = _stacked(copies[index], node, context)
+        own = {value for value in outputs[: len(states)] if value.producer.graph is body and value not in inputs}
+        _hand_over(node, copies, own, outputs)
+        graph.erase(node)
+    return True
+
+
+def drop_zero_trip(node: Node, context: Context) -> bool:
+    """Replace a Loop that never runs by its initial states and empty stacks.
+
+    Returns:
+        False if it was left alone.
+    """
+    graph = node.graph
+    assert graph is not None
+    states = node.operands[2:]
+    builder = context.builder(graph)
+    replacements: list[Value | None] = list(states)
+    for value in node.results[len(states) :]:
+        stack = _empty_stack(value) if value.uses else None
+        if value.uses and stack is None:
+            context.note(f"Loop '{node.name}' never runs, but the shape of what it stacks is not known")
+            return False
+        replacements.append(None if stack is None else builder.constant(stack, value.dtype))
+    pairs = [(old, new) for old, new in zip(node.results, replacements, strict=False) if old.uses]
+    made = [new for _, new in pairs if new is not None]
+    if len(made) < len(pairs) or not _all_fit([old for old, _ in pairs], made):
+        return False
+    with context.rewrite(graph):
+        for constant in builder.nodes:
+            graph.insert(constant, rank=node.rank)
+        for (old, _), new in zip(pairs, made, strict=True):
+            graph.replace_uses(old, new)
+        graph.erase(node)
+    return True
+
+
+def _empty_stack(value: Value) -> np.ndarray[Any, np.dtype[Any]] | None:
+    """What a Loop that never runs stacks, None if the shape of one layer is not known."""
+    dtype, shape = value.dtype, value.shape
+    if dtype is None or dtype is DType.UNDEFINED or not shape:
+        return None
+    sizes = [dim for dim in shape[1:] if isinstance(dim, int)]
+    return np.zeros((0, *sizes), dtype.numpy) if len(sizes) == len(shape) - 1 else None
+
+
+def _release(node: Node, names: TakenNames) -> None:
+    for body in node.bodies.values():
+        names.release(body)
+
+
+def _stacked(value: Value, node: Node, context: Context) -> Value:
+    """What a Loop of one trip stacks: the value with an axis of size 1 in front."""
+    graph = node.graph
+    assert graph is not None
+    builder = context.builder(graph)
+    stacked: Value = builder.Unsqueeze(value, axes=[0])
+    for made in builder.nodes:
+        graph.insert(made, rank=node.rank)
+    return stacked
+
+
+def _hand_over(node: Node, copies: list[Value], own: set[Value], outputs: Sequence[Value]) -> None:
+    """Let readers of the node read the copies; a value made in the body takes the name that readers know."""
+    graph = node.graph
+    assert graph is not None
+    for old, new, inner in zip(node.results, copies, outputs, strict=False):
+        if not old.uses:
+            continue
+        if old.name and inner in own:
+            own.discard(inner)
+            graph.rename(new, None)
+        graph.replace_uses(old, new)
+
+
+def _all_fit(results: Sequence[Value], values: Sequence[Value]) -> bool:
+    """False where the element type or rank of a replacement is known to be another."""
+    for old, new in zip(results, values, strict=False):
+        if isinstance(old.type, TensorType) != isinstance(new.type, TensorType) and old.type and new.type:
+            return False
+        if None not in (old.dtype, new.dtype) and old.dtype is not new.dtype:
+            return False
+        if None not in (old.rank, new.rank) and old.rank != new.rank:
+            return False
+    return True

@@ -1,0 +1,318 @@
+"""`graphopt optimize`: what is written, what is not, and what it says."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
+
+Run = Callable[..., Any]
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in onnx.load(path).graph.node]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_main_job(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model)
+    assert done.code == 0, done.err
+    assert operators(tmp_path / "model.opt.onnx") == ["Mul", "Relu"]
+    assert "equal" in done.out
+    assert "4 → 2" in done.out
+    assert len(done.out.strip().splitlines()) <= 25
+
+
+def test_the_result_may_replace_the_model(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run("optimize", model, "-o", model).code == 0
+    assert operators(model) == ["Mul", "Relu"]
+    assert names_in(tmp_path) == ["model.onnx"]
+
+
+def test_an_existing_file_needs_force(run: Run, model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.onnx"
+    target.write_bytes(b"precious")
+    done = run("optimize", model, target)
+    assert done.code == 2
+    assert "--force" in done.err
+    assert target.read_bytes() == b"precious"
+    assert run("optimize", model, target, "--force").code == 0
+    assert operators(target) == ["Mul", "Relu"]
+
+
+def test_a_dry_run_writes_nothing(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "--dry-run")
+    assert done.code == 0
+    assert "4 → 2" in done.out
+    assert names_in(tmp_path) == ["model.onnx"]
+
+
+def test_json_stands_alone_on_stdout(run: Run, model: Path) -> None:
+    done = run("optimize", model, "--json")
+    assert done.json["exit_code"] == 0
+    assert done.json["verification"]["verdict"] == "equal"
+    assert done.json["report"]["nodes_after"] == 2
+
+
+def test_quiet_says_nothing(run: Run, model: Path) -> None:
+    done = run("optimize", model, "-q")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_waiving_the_verification_is_stamped(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "--no-verify")
+    assert done.code == 0
+    assert "not verified" in done.out
+    metadata = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.opt.onnx").metadata_props}
+    assert metadata == {"graphopt.verdict": "not verified"}
+
+
+def test_a_wrong_rule_writes_nothing_and_exits_1(run: Run, model: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "wrong.py"
+    plugin.write_text(
+        '"""A wrong pass."""\nfrom graphopt import op, rule, var\nx = var("x")\n'
+        '@rule(op.Relu(x), before="(float[2] x) => (float[2] y) { y = Relu(x) }",'
+        ' after="(float[2] x) => (float[2] y) { y = Abs(x) }")\n'
+        'def wrong(m, b):\n    """Relu is not Abs."""\n    return b.Abs(m[x])\n'
+    )
+    done = run("optimize", model, "--load", plugin)
+    assert done.code == 1
+    assert "different" in done.out
+    assert "nothing was written" in done.err
+    assert names_in(tmp_path) == ["__pycache__", "model.onnx", "wrong.py"] or names_in(tmp_path) == ["model.onnx", "wrong.py"]
+
+
+def test_what_nothing_can_run_is_not_verified(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "custom.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 20, "mine": 1]> g (float[2] x) => (float[2] y) { a = Identity(x) y = mine.Op(a) }'
+        ),
+        path,
+    )
+    done = run("optimize", path)
+    assert done.code == 4
+    assert (tmp_path / "custom.opt.unverified.onnx").exists()
+    assert not (tmp_path / "custom.opt.onnx").exists()
+    done = run("optimize", path, "--allow-unverified")
+    assert done.code == 4
+    assert operators(tmp_path / "custom.opt.onnx") == ["Op"]
+
+
+def test_several_models(run: Run, model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"nothing like a model")
+    done = run("optimize", model, broken, "--out-dir", tmp_path / "out", "--no-verify")
+    assert done.code == 2
+    assert names_in(tmp_path / "out") == ["model.onnx"]
+    assert "4 → 2" in done.out
+    assert "broken.onnx" in done.err
+
+
+def test_several_models_at_a_time(run: Run, model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    other.write_bytes(model.read_bytes())
+    done = run("optimize", model, other, "--out-dir", tmp_path / "out", "-j", 2, "--no-verify", "--json")
+    assert done.code == 0
+    assert [outcome["exit_code"] for outcome in done.json["outcomes"]] == [0, 0]
+    assert names_in(tmp_path / "out") == ["model.onnx", "other.onnx"]
+
+
+def test_fixed_shapes_and_chosen_outputs(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "--fix-dim", "N=4", "--outputs", "b")
+    assert done.code == 0, done.err
+    graph = onnx.load(tmp_path / "model.opt.onnx").graph
+    assert [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim] == [4, 3]
+    assert [(info.name, info.type.tensor_type.elem_type) for info in graph.output] == [("b", TensorProto.FLOAT)]
+    assert [node.op_type for node in graph.node] == ["Mul"]
+    done = run("optimize", model, tmp_path / "two.onnx", "--fix-shape", "x=5,3")
+    assert done.code == 0, done.err
+    shape = onnx.load(tmp_path / "two.onnx").graph.input[0].type.tensor_type.shape
+    assert [dim.dim_value for dim in shape.dim] == [5, 3]
+
+
+def test_stop_after_skip_and_disable(run: Run, model: Path, tmp_path: Path) -> None:
+    for number, options in enumerate((("--stop-after", 0), ("--skip", "identities"), ("--passes", "pruning"))):
+        target = tmp_path / f"{number}.onnx"
+        assert run("optimize", model, target, *options).code == 0
+        assert "Identity" in operators(target)
+
+
+def test_a_plan_gives_the_same_bytes(run: Run, model: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("optimize", model, tmp_path / "a.onnx", "--stop-after", 1, "--write-plan", plan).code == 0
+    assert run("optimize", model, tmp_path / "b.onnx", "--plan", plan).code == 0
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_names_are_mapped(run: Run, model: Path, tmp_path: Path) -> None:
+    import json
+
+    where = tmp_path / "names.json"
+    assert run("optimize", model, "--name-map", where).code == 0
+    document = json.loads(where.read_text())
+    assert document["values"]["a"] == {"how": "merged", "now": "x"}
+    assert document["values"]["unread"] == {"how": "gone", "now": None}
+    assert document["nodes"]["i"] == {"how": "gone"}
+
+
+def test_dumps_and_prints(run: Run, model: Path, tmp_path: Path) -> None:
+    done = run("optimize", model, "--dump-dir", tmp_path / "dump", "--print-after", "pruning")
+    assert done.code == 0
+    assert "# after pruning, sweep 1" in done.err
+    assert names_in(tmp_path / "dump")[0].startswith("001.sweep1.")
+
+
+def test_the_result_is_timed(run: Run, model: Path) -> None:
+    done = run("optimize", model, "--bench", "--max-time", 1, "--json")
+    assert done.code == 0, done.err
+    assert done.json["benchmark"]["ratio"] > 0
+
+
+def test_defaults_come_from_the_project(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.graphopt.optimize]\nno-verify = true\nskip = 'identities'\n")
+    assert run("optimize", model).code == 0
+    assert "Identity" in operators(tmp_path / "model.opt.onnx")
+    (tmp_path / "pyproject.toml").write_text("[tool.graphopt.optimize]\nno-verfy = true\n")
+    done = run("optimize", model, "--force")
+    assert done.code == 2
+    assert "no-verfy" in done.err
+
+
+# --- bad input: one line, exit 2, nothing written, nothing lost ---------------------------------------------------------
+
+
+def bad(run: Run, folder: Path, *arguments: object) -> str:
+    before = names_in(folder)
+    done = run("optimize", *arguments)
+    assert done.code == 2, done.out
+    assert done.out == ""
+    assert done.err.count("\n") == 1, done.err
+    assert "Traceback" not in done.err
+    assert names_in(folder) == before
+    return str(done.err)
+
+
+def test_a_missing_file(run: Run, tmp_path: Path) -> None:
+    assert "no-such.onnx" in bad(run, tmp_path, tmp_path / "no-such.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, this is text", b"\x00" * 50, bytes(range(256))])
+def test_no_protobuf(run: Run, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_bytes(content)
+    assert "text.onnx" in bad(run, tmp_path, path)
+
+
+def test_a_truncated_model(run: Run, model: Path, tmp_path: Path) -> None:
+    whole = model.read_bytes()
+    model.write_bytes(whole[: len(whole) // 2])
+    assert "byte" in bad(run, tmp_path, model)
+
+
+def test_a_folder(run: Run, tmp_path: Path) -> None:
+    assert "folder" in bad(run, tmp_path, tmp_path)
+
+
+def external(path: Path, location: str, length: int = 4096) -> None:
+    weight = numpy_helper.from_array(np.zeros((32, 32), np.float32), "w")
+    external_data_helper.set_external_data(weight, location, offset=0, length=length)
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [32, 32]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    path.write_bytes(helper.make_model(graph, ir_version=9).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("location", "size", "length", "word"),
+    [
+        ("missing.bin", None, 4096, "missing.bin"),
+        ("short.bin", 100, 4096, "incomplete"),
+        ("wrong.bin", 8192, 4000, "4000"),
+        ("../escape.bin", 4096, 4096, "outside"),
+        ("/etc/passwd", None, 4096, "outside"),
+    ],
+)
+def test_wrong_external_data(
+    run: Run, tmp_path: Path, location: str, size: int | None, length: int, word: str
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if size is not None:
+        (folder / location).write_bytes(bytes(size))
+    external(folder / "m.onnx", location, length)
+    assert word in bad(run, folder, folder / "m.onnx")
+
+
+def test_a_link_out_of_the_folder(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(bytes(4096))
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    external(folder / "m.onnx", "link.bin")
+    assert "link" in bad(run, folder, folder / "m.onnx")
+
+
+def test_a_cyclic_graph(run: Run, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float[2] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }'
+    )
+    (tmp_path / "cycle.onnx").write_bytes(model.SerializeToString())
+    assert "cycle" in bad(run, tmp_path, tmp_path / "cycle.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--passes", "prunning"), "pruning"),
+        (("--skip", "nothing"), "nothing"),
+        (("--disable", "pruning/ded_code"), "dead_code"),
+        (("--level", "exakt"), "exact"),
+        (("--target", "tpu"), "portable"),
+        (("--keep", "nobody"), "nobody"),
+        (("--fix-dim", "M=3"), "N"),
+        (("--fix-dim", "N=minus"), "minus"),
+        (("--fix-shape", "x=1,4"), "x"),
+        (("--outputs", "z"), "z"),
+        (("--load", "nowhere.py"), "nowhere.py"),
+        (("--plan", "nowhere.json"), "nowhere.json"),
+        (("--no-such-option",), "no-such-option"),
+        (("--range", "x=9:1"), "x=0:255"),
+    ],
+)
+def test_wrong_options(run: Run, model: Path, tmp_path: Path, options: tuple[str, ...], word: str) -> None:
+    assert word in bad(run, tmp_path, model, *options)
+
+
+def test_a_folder_that_is_not_there(run: Run, model: Path, tmp_path: Path) -> None:
+    assert "folder" in bad(run, tmp_path, model, "-o", tmp_path / "no" / "out.onnx")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_one_may_not_write_to(run: Run, model: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    assert "permission" in bad(run, tmp_path, model, "-o", locked / "out.onnx")
+
+
+def test_a_full_disk(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    before = model.read_bytes()
+    assert "space" in bad(run, tmp_path, model, "-o", model)
+    assert model.read_bytes() == before

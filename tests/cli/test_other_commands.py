@@ -1,0 +1,87 @@
+"""The commands beside `optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+Run = Callable[..., Any]
+
+
+def changed(model: Path, factor: float) -> Path:
+    proto = onnx.load(model)
+    weight = proto.graph.initializer[0]
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * type(factor)(factor), weight.name))
+    path = model.with_name("changed.onnx")
+    onnx.save(proto, path)
+    return path
+
+
+def test_verify(run: Run, model: Path) -> None:
+    assert run("verify", model, model).code == 0
+    done = run("verify", model, changed(model, 1.001), "--json")
+    assert done.code == 1
+    assert done.json["verdict"] == "different"
+
+
+def test_bench(run: Run, model: Path) -> None:
+    done = run("bench", model, model, "--max-time", 1, "--sessions", 3)
+    assert done.code == 0
+    assert "median" in done.out
+
+
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_missing_files_are_one_line(run: Run, model: Path, command: str) -> None:
+    done = run(command, model, model.with_name("nowhere.onnx"))
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "nowhere.onnx" in done.err
+
+
+def test_passes(run: Run) -> None:
+    listed = run("passes")
+    assert listed.code == 0
+    assert "constant_folding" in listed.out
+    one = run("passes", "pruning/dead_code")
+    assert "before" in one.out
+    wrong = run("passes", "prune")
+    assert wrong.code == 2
+    assert "pruning" in wrong.err
+
+
+def test_show(run: Run, model: Path) -> None:
+    summary = run("show", model)
+    assert "Identity" in summary.out
+    assert "float[N,3]" in summary.out
+    assert "Mul(a, w)" in run("show", model, "--format", "text").out
+    assert run("show", model, "--format", "dot").out.startswith("digraph")
+    assert run("show", model, "--json").json["operators"]["Relu"] == 1
+    assert run("show", model, "--format", "pdf").code == 2
+
+
+def test_diff(run: Run, model: Path, tmp_path: Path) -> None:
+    assert "same" in run("diff", model, model).out
+    target = tmp_path / "out.onnx"
+    assert run("optimize", model, target, "--no-verify").code == 0
+    done = run("diff", model, target, "--json")
+    rows = {row["what"]: (row["before"], row["after"]) for row in done.json["rows"]}
+    assert rows["operator Identity"] == ("1", "0")
+
+
+def test_doctor(run: Run) -> None:
+    done = run("doctor", "--json")
+    assert "onnxruntime" in " ".join(done.json["versions"])
+    assert "CPUExecutionProvider" in done.json["providers_running"]
+
+
+def test_version_and_help(run: Run) -> None:
+    assert run("--version").out.startswith("graphopt ")
+    helped = run("--help")
+    assert all(name in helped.out for name in ("optimize", "verify", "bench", "passes", "show", "diff", "doctor"))
+    assert "bisect" not in helped.out
+    assert run("optmize").code == 2
