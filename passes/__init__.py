@@ -12,7 +12,6 @@ ORDER: tuple[str, ...] = (
     "pruning",  # first: nothing later should look at what nobody reads
     "constant_folding",  # constants and shapes known early let every later pattern match
     "identities",  # what does nothing goes before expressions are compared
-    "common_subexpressions",  # equal values become one, so that patterns see one user where there were two
-    "layout",  # transposes move once everything else stands still
+    "trivial_arithmetic",  # the same for arithmetic that changes nothing
 )
 """The order in which the passes run, each with its reason."""

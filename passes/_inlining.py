@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt import Context, DType, Graph, Node, TensorType, Value, clone_body
+from graphopt import Context, DType, Effect, Graph, Node, TensorType, Value, clone_body, effect_of
 
 
 class TakenNames(Container[str]):
@@ -150,8 +150,9 @@ def inline_single_trip(node: Node, context: Context, names: TakenNames) -> bool:
         for constant in read:
             graph.insert(constant, rank=node.rank)
         _release(node, names)
-        copies = clone_body(body, graph, inputs, rank=node.rank, taken=names)[1:]
+        again, *copies = clone_body(body, graph, inputs, rank=node.rank, taken=names)
         names.claim(body)
+        _erase_unread(again.producer, graph)
         for index in range(len(states), len(node.results)):
             if node.results[index].uses:
                 copies[index] = _stacked(copies[index], node, context)
@@ -203,6 +204,16 @@ def _empty_stack(value: Value) -> np.ndarray[Any, np.dtype[Any]] | None:
 def _release(node: Node, names: TakenNames) -> None:
     for body in node.bodies.values():
         names.release(body)
+
+
+def _erase_unread(node: Node, graph: Graph) -> None:
+    """Erase what only computed the condition to go on, unless it may do more than that."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if node.graph is graph and node.is_operator and not node.is_used and effect_of(node) <= Effect.RANDOM:
+            pending.extend(value.producer for value in node.operands if value is not None)
+            graph.erase(node)
 
 
 def _stacked(value: Value, node: Node, context: Context) -> Value:

@@ -121,7 +121,8 @@ def constant_trip_counts(graph: Graph, context: Context) -> None:
 
 
 @graph_pass(
-    before="""(float[2] x, int64 m) => (float[2] y) {
+    before="""(float[2] x) => (float[2] y) {
+        m = Constant<value = int64 {3}>()
         y, count = Loop (m, "", x, m) <
             body = b (int64 i, bool c, float[2] s, int64 n) => (bool again, float[2] r, int64 k) {
                 again = Identity(c)
@@ -130,7 +131,8 @@ def constant_trip_counts(graph: Graph, context: Context) -> None:
             }
         >
     }""",
-    after="""(float[2] x, int64 m) => (float[2] y) {
+    after="""(float[2] x) => (float[2] y) {
+        m = Constant<value = int64 {3}>()
         y = Loop (m, "", x) <
             body = b (int64 i, bool c, float[2] s) => (bool again, float[2] r) {
                 again = Identity(c)
@@ -139,7 +141,8 @@ def constant_trip_counts(graph: Graph, context: Context) -> None:
         >
     }""",
     unless=[
-        """(float[2] x, int64 m) => (float[2] y) {
+        """(float[2] x) => (float[2] y) {
+            m = Constant<value = int64 {3}>()
             y, count = Loop (m, "", x, x) <
                 body = b (int64 i, bool c, float[2] s, float[2] n) => (bool again, float[2] r, float[2] k) {
                     again = Identity(c)

@@ -182,9 +182,9 @@ class _Writer:
 
     def add_info(self, value: Value, out: Message) -> None:
         assert value.declared is not None
-        name = self.names.of[value]
+        name = self.names.of.get(value, "")
         if not name:
-            return  # an optional result that is left out
+            return  # a result its node gives no more
         stated = protos.type_of(ValueInfoProto.FromString(value.declared).type, name)
         if not contradict(stated, value.type):
             out.payload(13, self.value_info(value, name))

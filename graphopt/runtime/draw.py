@@ -78,9 +78,18 @@ def _integers(
     if style == "small":
         low, high = max(0, low or 0), min(1, 1 if high is None else high)
     if low is None:
-        low = 0 if high is not None or dtype.kind == "u" or dtype.itemsize > 1 else -128
+        low = 0
+        if high is None and style in ("normal", "edge") and dtype.kind == "i":
+            low = -128 if dtype.itemsize == 1 else -6
     if high is None:
-        high = low + {"int8": 255, "uint8": 255, "int4": 7, "uint4": 15, "int2": 1, "uint2": 3}.get(dtype.name, 9)
+        high = (low if low == -128 else 0) + {
+            "int8": 255,
+            "uint8": 255,
+            "int4": 7,
+            "uint4": 15,
+            "int2": 1,
+            "uint2": 3,
+        }.get(dtype.name, 9)
     if high < low:
         high = low
     values = rng.integers(int(low), int(high) + 1, shape)

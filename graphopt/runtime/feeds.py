@@ -36,7 +36,7 @@ _SECONDS = 40.0
 _BETTER_SECONDS = 8.0
 _MOST_ELEMENTS = 1 << 28
 # How values are drawn, most telling first; the later ones are for models that refuse the first.
-_STYLES = ("normal", "small", "ones", "zeros")
+_STYLES = ("normal", "natural", "small", "ones", "zeros")
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,9 +242,9 @@ class _Verification:
     def _judge(self, results: Sequence[Outputs], users: bool) -> str | None:
         """The sentence on the first output that is off; None where all are within."""
         yardstick = self.yardstick
-        if any(tally.faults(yardstick, users) for tally in self.tallies.values()) and not yardstick.given:
-            if not yardstick.exact or users:
-                find_excuses(self.evidence, yardstick, results, users)
+        excusable = not yardstick.given and (users or not yardstick.exact)
+        if excusable and any(tally.faults(yardstick, users) for tally in self.tallies.values()):
+            find_excuses(self.evidence, yardstick, results, users)
         for tally in self.tallies.values():
             for label in tally.faults(yardstick, users):
                 difference = (tally.users if users else tally.differences)[label]

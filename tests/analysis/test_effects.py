@@ -237,7 +237,7 @@ def _with_body(op_type: str, condition: TensorType, *inner: tuple[str, str]) -> 
 
 def test_functions_give_the_effect_of_their_bodies() -> None:
     def calling(*inner: tuple[str, str]) -> Node:
-        whole = model(**{"my": 1})
+        whole = model(my=1)
         body = Graph(whole, "f", {"": 18, "my": 1})
         for domain, name in inner:
             put(body, name, domain=domain)

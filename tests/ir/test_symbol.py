@@ -440,6 +440,40 @@ def test_unknown_dims_in_products_and_sums() -> None:
     assert sym.sum_of([BATCH, None]) is None
 
 
+@LIMITS
+@given(TREES, TREES, VALUES)
+def test_broadcast_sizes(left: Tree, right: Tree, values: tuple[int, ...]) -> None:
+    first, second = pair(left, values), pair(right, values)
+    if first is None or second is None:
+        return
+    (a, x), (b, y) = first, second
+    if x != y and 1 not in (x, y):
+        return  # sizes that do not broadcast
+    size = y if x == 1 else x
+    assert at(sym.broadcast(a, b), values) == size
+    low, high = sym.bounds(sym.broadcast(a, b))
+    assert low is None or low <= size
+    assert high is None or size <= high
+
+
+def test_broadcast_examples() -> None:
+    assert sym.broadcast(BATCH, 1) is BATCH
+    assert sym.broadcast(BATCH, 5) == 5
+    assert sym.broadcast(BATCH, SEQ + 2, 1) is SEQ + 2
+    assert sym.broadcast(BATCH, SEQ) is sym.broadcast(SEQ, BATCH, SEQ)
+    assert str(sym.broadcast(BATCH, SEQ)) == "broadcast(batch, seq)"
+    assert sym.substitute(sym.broadcast(BATCH, SEQ), {BATCH: 1}) is SEQ
+    assert sym.broadcast() == 1
+
+
+def test_opaque_functions_can_be_given_a_meaning() -> None:
+    sym.define("test_twice", lambda value: 2 * value)
+    assert str(sym.opaque("test_twice", SEQ)) == "test_twice(seq)"
+    assert evaluate(sym.opaque("test_twice", SEQ) + 1, {SEQ: 3}) == 7
+    with pytest.raises(ValueError, match="meaning of its own"):
+        sym.define("max", max)
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,128 @@
+"""What moving data costs: the bytes and the number of the Transposes that a graph needs.
+
+A value and every Transpose of it are one *root* and the orders in which it is read. What is counted is how many orders
+are read that the root's producer does not give by itself, each once however many nodes read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from graphopt import Graph, Node, Symbol, Value, symbol
+from passes._permutation import Perm, compose, identity, perm_of
+from passes._proofs import Dim
+
+ASSUMED_SIZE = 16
+"""The size a free dim is taken to have; only the ratios of tensors with the same free dims matter."""
+NODE_COST = 4096
+"""What one more node costs, in bytes moved."""
+SMALL = 1 << 16
+"""Bytes of a constant that may be stored in another order beside its own."""
+_OWN_ORDER_IS_ENOUGH = frozenset(("Shape", "Size"))
+"""They read no elements: any order does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A node that reads a root, or a Transpose of it.
+
+    Attributes:
+        node: The node; it may stand in a body.
+        index: The position of the operand.
+        perm: In which order of the root's axes it reads.
+    """
+
+    node: Node
+    index: int
+    perm: Perm
+
+
+class Transposes:
+    """The Transposes of one graph: roots, readers, prices."""
+
+    def __init__(self, graph: Graph, is_kept: frozenset[Node] = frozenset()) -> None:
+        self.graph = graph
+        self._kept = is_kept
+
+    def perm_of(self, node: Node) -> Perm | None:
+        """The permutation of a Transpose of this graph that may go away; None for any other node."""
+        return None if node.graph is not self.graph or node.is_pinned or node in self._kept else perm_of(node)
+
+    def root_of(self, value: Value) -> tuple[Value, Perm | None]:
+        """What a value is a Transpose of, and by which permutation; None if it is none."""
+        perm: Perm | None = None
+        while (step := self.perm_of(value.producer)) is not None:
+            operand = value.producer.operands[0]
+            assert operand is not None
+            value, perm = operand, step if perm is None else compose(step, perm)
+        return value, perm
+
+    def readers(self, root: Value, rank: int) -> Iterator[Reader]:
+        """Everything that reads elements of a root, directly or through Transposes."""
+        pending = [(root, identity(rank))]
+        while pending:
+            value, perm = pending.pop()
+            for user, index in value.uses:
+                step = self.perm_of(user)
+                if step is not None and index == 0:
+                    pending.append((user.results[0], compose(perm, step)))
+                elif user.op_type not in _OWN_ORDER_IS_ENOUGH or user.domain or not user.is_operator:
+                    yield Reader(user, index, perm)
+
+    def price(self, root: Value, given: Perm, wanted: Perm) -> int:
+        """What it costs to read a root in another order than the one there is."""
+        return 0 if given == wanted or is_free(root) else NODE_COST + self.moved(root, given, wanted)
+
+    def moved(self, root: Value, given: Perm, wanted: Perm) -> int:
+        """The bytes that the Transpose from one order of a root to another moves."""
+        if given == wanted or is_free(root) or _is_same_sequence(root, given, wanted):
+            return 0
+        return size_of(root, len(wanted))
+
+    def total(self) -> tuple[int, int]:
+        """The bytes that all Transposes of the graph move, and the price of them."""
+        moved = price = 0
+        for node in self.graph.of_kind("Transpose"):
+            perm = self.perm_of(node)
+            if perm is None or node.operands[0] is None:
+                continue
+            if any(True for _ in self.readers(node.results[0], len(perm))):
+                moved += self.moved(node.operands[0], identity(len(perm)), perm)
+                price += self.price(node.operands[0], identity(len(perm)), perm)
+        return moved, price
+
+
+def _is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:
+    """True if only axes of size 1 change places, so that no element does."""
+    shape = root.shape
+    if shape is None or len(shape) != len(given):
+        return False
+    return [axis for axis in given if shape[axis] != 1] == [axis for axis in wanted if shape[axis] != 1]
+
+
+def is_free(value: Value) -> bool:
+    """True for a constant that can be stored in another order: a small one, or one that nobody else reads."""
+    tensor = value.const
+    return tensor is not None and not value.producer.is_pinned and (tensor.nbytes <= SMALL or len(value.uses) <= 1)
+
+
+def size_of(value: Value, rank: int) -> int:
+    """An estimate of a tensor's bytes."""
+    dims: tuple[Dim, ...] = value.shape if value.shape is not None else (None,) * rank
+    bits = 32 if value.dtype is None else max(value.dtype.bits, 1)
+    return max(math.prod(map(estimate, dims)) * bits // 8, 1)
+
+
+def estimate(dim: Dim) -> int:
+    """A number for a dim."""
+    if isinstance(dim, int):
+        return dim
+    if dim is None:
+        return ASSUMED_SIZE
+    sizes: dict[Symbol, int] = dict.fromkeys(symbol.symbols(dim), ASSUMED_SIZE)
+    try:
+        return max(symbol.evaluate(dim, sizes), 0)
+    except (ValueError, ZeroDivisionError):
+        return ASSUMED_SIZE

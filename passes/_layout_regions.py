@@ -1,0 +1,254 @@
+"""Which nodes should compute in another order of axes: regions around Transposes, and their cheapest division.
+
+From a Transpose a region is grown over the nodes that carry its permutation, in both directions. Each of them either
+stays or turns; a division of the region into the two costs the Transposes at its border, and those it saves are the
+Transposes that were there. The cheapest division is a minimum cut (Picard and Ratliff, 1975); what a cut cannot express
+it overestimates, and the true price decides at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import networkx as nx
+
+from graphopt import Node, Value
+from passes._carriers import RESULT, Plan, plan_of
+from passes._layout_cost import NODE_COST, Reader, Transposes, size_of
+from passes._permutation import Perm, compose, identity, is_identity
+
+MAX_REGION = 2000
+"""Nodes of one region; a larger one is done piece by piece."""
+_STAYS, _TURNS = "stays", "turns"
+
+Region = dict[Node, Plan]
+MayTurn = Callable[[Node], bool]
+
+
+def grow(transposes: Transposes, may_turn: MayTurn, node: Node, plan: Plan) -> Region:
+    """All nodes that carry a permutation together with one node, and how.
+
+    Args:
+        transposes: The Transposes of the graph; a region does not reach across one.
+        may_turn: Whether a node may compute in another order at all.
+        node: Where to begin.
+        plan: How that node carries the permutation.
+    """
+    region: Region = {node: plan}
+    pending = deque([node])
+
+    def add(other: Node, place: int, perm: Perm) -> None:
+        if other not in region and len(region) < MAX_REGION and may_turn(other):
+            found = plan_of(other, place, perm)
+            if found is not None:
+                region[other] = found
+                pending.append(other)
+
+    while pending:
+        current = pending.popleft()
+        for value, read in zip(current.operands, region[current].reads, strict=True):
+            if value is None or read.perm is None or value.producer.is_constant:
+                continue
+            add(value.producer, RESULT, read.perm)
+            for user, index in value.uses:
+                add(user, index, read.perm)
+        for value, perm in zip(current.results, region[current].results, strict=True):
+            for user, index in value.uses if not is_identity(perm) else ():
+                add(user, index, perm)
+    return region
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """A value that nodes of a region read or make.
+
+    Attributes:
+        value: The value.
+        turned: The order in which it comes out if its producer turns; None if that is not of the region.
+        readers: What reads it, with the order it reads in if it stays and if it turns.
+    """
+
+    value: Value
+    turned: Perm | None
+    readers: tuple[tuple[Reader, Perm, Perm], ...]
+
+
+class Division:
+    """A region and what each way to divide it costs."""
+
+    def __init__(self, transposes: Transposes, region: Region) -> None:
+        self._transposes = transposes
+        self._region = region
+        self._roots = [self._root(value, rank) for value, rank in self._values()]
+        self._tied = list(self._ties())
+
+    def _values(self) -> Iterable[tuple[Value, int]]:
+        """The roots around the region with their ranks."""
+        found: dict[Value, int] = {}
+        for node, plan in self._region.items():
+            for value, read in zip(node.operands, plan.reads, strict=True):
+                if value is None:
+                    continue
+                root, perm = self._transposes.root_of(value)
+                rank = len(read.perm) if read.perm is not None else len(perm) if perm is not None else root.rank
+                if rank is not None:
+                    found[root] = rank
+            for value, perm in zip(node.results, plan.results, strict=True):
+                found[value] = len(perm)
+        return found.items()
+
+    def _root(self, value: Value, rank: int) -> _Root:
+        plan = self._region.get(value.producer)
+        readers = []
+        for reader in self._transposes.readers(value, rank):
+            own = self._region.get(reader.node)
+            read = None if own is None else own.reads[reader.index].perm
+            turned = reader.perm if read is None else compose(reader.perm, read)
+            readers.append((reader, reader.perm, turned))
+        return _Root(value, None if plan is None else plan.results[value.index], tuple(readers))
+
+    def _ties(self) -> Iterator[tuple[Node, Node]]:
+        """Pairs that only turn together: nothing comes between what is quantized and the nodes around it."""
+        for node in self._region:
+            for value in node.operands:
+                if value is not None and self._is_bound(value.producer, node):
+                    yield value.producer, node
+            for value in node.results:
+                for user in value.users:
+                    if self._is_bound(node, user):
+                        yield node, user
+
+    def _is_bound(self, producer: Node, user: Node) -> bool:
+        """True if a runtime looks for these two next to each other: a quantized value and what reads or makes it."""
+        if not producer.is_operator or any(self._transposes.perm_of(node) is not None for node in (producer, user)):
+            return False
+        if producer.op_type == "DequantizeLinear" and producer.operands[0] is not None:
+            return producer.operands[0].const is None
+        return user.op_type == "QuantizeLinear" or producer.op_type == "QuantizeLinear"
+
+    # --- prices -------------------------------------------------------------------------------------------------------
+
+    def price(self, turning: frozenset[Node]) -> tuple[int, int]:
+        """The bytes moved and the price, if those nodes turn."""
+        moved = total = 0
+        for root in self._roots:
+            given = root.turned if root.turned is not None and root.value.producer in turning else None
+            wanted = {turned if reader.node in turning else stays for reader, stays, turned in root.readers}
+            for perm in sorted(wanted):
+                own = identity(len(perm)) if given is None else given
+                moved += self._transposes.moved(root.value, own, perm)
+                total += self._transposes.price(root.value, own, perm)
+        for node in self._region:
+            total += _own_price(node, self._region[node] if node in turning else None)
+        return moved, total
+
+    def cheapest(self) -> frozenset[Node]:
+        """The nodes that turn in the cheapest division, as few as possible; none if nothing is gained."""
+        cut = _Cut()
+        for root in self._roots:
+            self._add_root(cut, root)
+        for node, plan in self._region.items():
+            gain = _own_price(node, plan) - _own_price(node, None)
+            cut.arc(_STAYS if gain > 0 else node.serial, node.serial if gain > 0 else _TURNS, abs(gain))
+        for one, other in self._tied:
+            cut.tie(self._place(one), self._place(other))
+        turns = cut.turning()
+        chosen = frozenset(node for node in self._region if node.serial in turns)
+        now, then = self.price(frozenset()), self.price(chosen)
+        return chosen if then[0] <= now[0] and then[1] < now[1] else frozenset()
+
+    def _place(self, node: Node) -> int | str:
+        return node.serial if node in self._region else _STAYS
+
+    def _add_root(self, cut: _Cut, root: _Root) -> None:
+        """What reading a root costs, order by order, as arcs."""
+        orders: dict[Perm, None] = {}
+        for _, stays, turned in root.readers:
+            orders[stays] = orders[turned] = None
+        for perm in sorted(orders):
+            own = identity(len(perm))
+            other = root.turned if perm == own and root.turned is not None else perm
+            price = self._transposes.price(root.value, own, other)
+            if root.turned == own and perm == own:
+                continue  # it is there either way
+            always = [reader for reader, stays, turned in root.readers if stays == turned == perm]
+            if_stays = [reader.node.serial for reader, stays, turned in root.readers if stays == perm != turned]
+            if_turns = [reader.node.serial for reader, stays, turned in root.readers if turned == perm != stays]
+            producer = root.value.producer.serial
+            if perm == own:
+                if root.turned is not None:  # it is there unless the producer turns
+                    everything = always or if_turns
+                    cut.arc(_STAYS, producer, price) if everything else cut.any_stays(if_stays, producer, price)
+            elif perm == root.turned:  # it is there only if the producer turns
+                everything = always or if_stays
+                cut.arc(producer, _TURNS, price) if everything else cut.any_turns(if_turns, producer, price)
+            elif not always:
+                cut.any_turns(if_turns, _STAYS, price)
+                cut.any_stays(if_stays, _TURNS, price)
+
+
+class _Cut:
+    """A network whose minimum cut divides nodes into those that stay and those that turn."""
+
+    def __init__(self) -> None:
+        self._arcs: dict[tuple[int | str, int | str], int] = {}
+        self._helpers = 0
+        self._total = 1
+
+    def arc(self, one: int | str, other: int | str, price: int) -> None:
+        """Pay if `one` stays and `other` turns."""
+        if price > 0:
+            self._arcs[one, other] = self._arcs.get((one, other), 0) + price
+            self._total += price
+
+    def tie(self, one: int | str, other: int | str) -> None:
+        """Two nodes that do the same."""
+        self._arcs[one, other] = self._arcs[other, one] = -1
+
+    def any_turns(self, readers: Iterable[int], producer: int | str, price: int) -> None:
+        """Pay once if the producer stays and any of the readers turns."""
+        self._shared(list(readers), producer, price, turns=True)
+
+    def any_stays(self, readers: Iterable[int], producer: int | str, price: int) -> None:
+        """Pay once if the producer turns and any of the readers stays."""
+        self._shared(list(readers), producer, price, turns=False)
+
+    def _shared(self, readers: list[int], producer: int | str, price: int, *, turns: bool) -> None:
+        if not readers:
+            return
+        self._helpers += 1
+        helper = f"helper {self._helpers}"
+        for reader in readers:
+            self._arcs[(helper, reader) if turns else (reader, helper)] = -1
+        self.arc(*((producer, helper) if turns else (helper, producer)), price)
+
+    def turning(self) -> set[int | str]:
+        """The nodes that turn; the fewest if several divisions are equally cheap."""
+        network: nx.DiGraph[int | str] = nx.DiGraph()
+        network.add_nodes_from((_STAYS, _TURNS))
+        for (one, other), price in self._arcs.items():
+            if one != other and one != _TURNS and other != _STAYS:
+                network.add_edge(one, other, capacity=self._total if price < 0 else price)
+        _, (_, turns) = nx.minimum_cut(network, _STAYS, _TURNS)
+        return turns
+
+
+def _own_price(node: Node, plan: Plan | None) -> int:
+    """What computing along an axis costs beside its arithmetic: kernels move data so that the axis is the last.
+
+    Args:
+        node: The node.
+        plan: How it computes if it turns; None if it stays.
+    """
+    extra = 0
+    if plan is not None:
+        reads = zip(node.operands, plan.reads, strict=True)
+        lined_up = sum(bool(read.axes) and value is not None and value.const is None for value, read in reads)
+        extra = NODE_COST // 4 * (lined_up + len(plan.picks))
+    if node.op_type not in ("Softmax", "LogSoftmax", "Hardmax") or node.results[0].rank is None:
+        return extra
+    axis = node.param("axis") if plan is None else plan.attributes["axis"]
+    is_last = axis in (-1, node.results[0].rank - 1)
+    return extra if is_last else extra + 2 * size_of(node.results[0], node.results[0].rank)

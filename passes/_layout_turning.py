@@ -1,0 +1,210 @@
+"""Turning nodes: they are built anew for another order of axes, and what read them reads that, or a Transpose of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from graphopt import Builder, Context, DType, Graph, Node, Tensor, TensorType, Value
+from passes._carriers import Plan, Read
+from passes._layout_cost import Transposes, is_free
+from passes._permutation import Perm, compose, identity, inverse, is_identity, permuted
+
+
+class Turning:
+    """One region's nodes, turned as one rewrite."""
+
+    def __init__(self, transposes: Transposes, context: Context) -> None:
+        self._transposes = transposes
+        self._context = context
+        self._graph: Graph = transposes.graph
+        self._builder: Builder = context.builder(self._graph)
+        self._turned: dict[Value, tuple[Value, Perm]] = {}
+        """For each result of a turned node, what it becomes, and in which order that comes out."""
+        self._made: dict[tuple[Value, Perm], Value] = {}
+        self._ranks: dict[Node, int] = {}
+
+    def run(self, plans: dict[Node, Plan], chosen: frozenset[Node]) -> None:
+        """Build the chosen nodes anew and take out the old ones."""
+        order = _in_order(plans, chosen, self._transposes)
+        for node in order:
+            self._build(node, plans[node])
+        with self._context.rewrite(self._graph):
+            self._insert()
+            before = [value for node in order for value in node.operands if value is not None]
+            for node in reversed(order):
+                for value in node.results:
+                    self._redirect(value)
+                self._graph.erase(node)
+            self._clean(before)
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def _build(self, node: Node, plan: Plan) -> None:
+        first = len(self._builder.nodes)
+        operands: list[Value | None] = []
+        for index, value in enumerate(node.operands):
+            if value is None:
+                operands.append(None)
+            elif index in plan.picks:
+                picks = np.array(plan.picks[index], dtype=np.int64)
+                operands.append(self._builder.Gather(value, picks, axis=0))
+            elif index in plan.numbers:
+                operands.append(self._number(plan.numbers[index], value.dtype))
+            else:
+                operands.append(self._read(value, plan.reads[index]))
+        for index in sorted(index for index in plan.numbers if index >= len(operands)):
+            operands += [None] * (index - len(operands))
+            operands.append(self._number(plan.numbers[index], DType.INT64))
+        made = self._builder.like(node, *operands, **plan.attributes)
+        results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
+        results[0].producer.name = node.name
+        for old, new, perm in zip(node.results, results, plan.results, strict=True):
+            if old.name == "":
+                new.name = ""  # an optional result the model leaves out
+            _retype(new, old, perm)
+            self._turned[old] = (new, perm)
+        for made_node in self._builder.nodes[first:]:
+            self._ranks[made_node] = node.rank
+
+    def _number(self, value: Any, dtype: DType | None) -> Value:
+        array = np.array(value, dtype=np.int64 if dtype is None else dtype.numpy)
+        return self._builder.constant(array)
+
+    def _read(self, value: Value, read: Read) -> Value:
+        """The operand as a turned node reads it."""
+        own = self._ordered(value, read.perm)
+        if not read.axes:
+            return own
+        if own.const is not None:
+            return self._constant(np.expand_dims(own.const.numpy(), read.axes), own.const.dtype)
+        lined_up: Value = self._builder.Unsqueeze(own, axes=list(read.axes))
+        return lined_up
+
+    def _ordered(self, value: Value, perm: Perm | None) -> Value:
+        """A value, transposed by `perm`: what there is already, else a Transpose of what is nearest."""
+        root, by = self._transposes.root_of(value)
+        if perm is None and by is None:
+            rank = root.rank
+            if rank is None or root not in self._turned:
+                return value
+            perm = identity(rank)
+        if by is not None:
+            perm = by if perm is None else compose(by, perm)
+        assert perm is not None
+        if root in self._turned:
+            turned, given = self._turned[root]
+            return self._transposed(turned, compose(inverse(given), perm))
+        return self._transposed(root, perm)
+
+    def _transposed(self, value: Value, perm: Perm) -> Value:
+        if is_identity(perm):
+            return value
+        found = self._made.get((value, perm))
+        if found is None:
+            found = self._made[value, perm] = self._existing(value, perm) or self._transpose(value, perm)
+        return found
+
+    def _existing(self, value: Value, perm: Perm) -> Value | None:
+        for user, index in value.uses:
+            if index == 0 and self._transposes.perm_of(user) == perm:
+                return user.results[0]
+        return None
+
+    def _transpose(self, value: Value, perm: Perm) -> Value:
+        if value.const is not None and is_free(value):
+            tensor = value.const
+            shape = tuple(tensor.shape[axis] for axis in perm)
+            # Not computed before somebody reads it: a large weight is turned around only on its way into the file.
+            return self._builder.constant(Tensor(tensor.dtype, shape, lambda: _transposed_array(tensor, perm)))
+        result: Value = self._builder.Transpose(value, perm=list(perm))
+        _retype(result, value, perm)
+        return result
+
+    def _constant(self, array: Any, dtype: DType) -> Value:
+        return self._builder.constant(Tensor.from_numpy(array, dtype))
+
+    # --- editing ------------------------------------------------------------------------------------------------------
+
+    def _insert(self) -> None:
+        for node in self._builder.nodes:
+            if node.graph is None:
+                self._graph.insert(node, rank=self._ranks.get(node))
+
+    def _redirect(self, value: Value) -> None:
+        """Let everything that still reads a turned node's old result read what stands for it."""
+        new, perm = self._turned[value]
+        for user in value.users:
+            step = self._transposes.perm_of(user)
+            if step is not None and user.graph is self._graph:
+                self._redirect_transpose(user, new, compose(inverse(perm), step))
+        if value.is_used:
+            self._replace(value, self._late(new, inverse(perm), value.producer.rank))
+
+    def _redirect_transpose(self, node: Node, new: Value, perm: Perm) -> None:
+        """A Transpose of an old result becomes one of the new result, or nothing."""
+        (result,) = node.results
+        if result.is_used:
+            self._replace(result, self._late(new, perm, node.rank))
+        self._graph.erase(node)
+
+    def _late(self, value: Value, perm: Perm, rank: int) -> Value:
+        """A Transpose made while the graph is edited."""
+        found = self._transposed(value, perm)
+        for node in self._builder.nodes:
+            if node.graph is None:
+                self._graph.insert(node, rank=rank)
+        return found
+
+    def _replace(self, old: Value, new: Value) -> None:
+        self._graph.replace_uses(old, new)
+
+    def _clean(self, values: Sequence[Value]) -> None:
+        """Erase Transposes and constants that only turned nodes read."""
+        pending = list(values)
+        while pending:
+            value = pending.pop()
+            node = value.producer
+            if node.graph is not self._graph or node.is_used or node.is_pinned:
+                continue
+            if node.is_constant or self._transposes.perm_of(node) is not None:
+                pending += [operand for operand in node.operands if operand is not None]
+                self._graph.erase(node)
+
+
+def _transposed_array(tensor: Tensor, perm: Perm) -> Any:
+    return np.ascontiguousarray(np.transpose(tensor.numpy(), perm))
+
+
+def _retype(new: Value, old: Value, perm: Perm) -> None:
+    """What inference does not know of a new value follows from the old one."""
+    known = old.type
+    if not isinstance(known, TensorType):
+        return
+    found = new.type
+    if isinstance(found, TensorType) and found.shape is not None and None not in found.shape:
+        return
+    shape = None if known.shape is None or len(known.shape) != len(perm) else permuted(known.shape, perm)
+    new.type = TensorType(known.dtype, shape)
+
+
+def _in_order(plans: dict[Node, Plan], chosen: frozenset[Node], transposes: Transposes) -> list[Node]:
+    """The chosen nodes, producers before users."""
+    done: dict[Node, None] = {}
+    for start in plans:
+        if start not in chosen:
+            continue
+        stack = [(start, False)]
+        while stack:
+            node, is_ready = stack.pop()
+            if is_ready:
+                done[node] = None
+            elif node not in done:
+                stack.append((node, True))
+                roots = [transposes.root_of(value)[0] for value in node.operands if value is not None]
+                stack += [
+                    (root.producer, False) for root in roots if root.producer in chosen and root.producer not in done
+                ]
+    return list(done)

@@ -1,0 +1,200 @@
+"""Computes and stores once what a model computes or stores several times.
+
+What is equal is judged by the bits: constants of one element type, shape and bytes; applications of one operator to the
+same values with the same attributes, defaults filled in. A body uses what the graphs around it have anyway; two bodies
+side by side share nothing. Nothing random, stateful or unknown is ever merged, nor an input a caller may override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphopt import Context, Effect, Graph, Kind, Model, Node, Value, effect_of, graph_pass, is_elementwise
+from passes._equality import Key, computes_same, expression_key
+
+_CHEAP = frozenset(
+    (
+        *("Cast", "Concat", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Shape", "Size"),
+        *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
+    )
+)
+"""Operators that cost about what the Identity costs that a second name for a graph output takes."""
+
+_SAME_KERNEL = frozenset(("Dropout", "GRU", "LSTM", "LayerNormalization", "RNN", "SoftmaxCrossEntropyLoss", "Unique"))
+"""Operators whose results have the same bits whether an optional one is left out or not."""
+
+
+@graph_pass(
+    before="""(float[2] x) => (float[2] y) <float[2] a = {1.0, 2.0}, float[2] b = {1.0, 2.0}> {
+        s = Sub(x, a)
+        y = Div(s, b)
+    }""",
+    after="(float[2] x) => (float[2] y) <float[2] a = {1.0, 2.0}> { s = Sub(x, a) y = Div(s, a) }",
+    unless=[
+        """(float[2] x) => (float[2] y) <float[1] a = {0.0}, float[1] b = {-0.0}> {
+            s = Add(x, a)
+            y = Add(s, b)
+        }""",
+        "(float[2] x, float[1] a = {1.0}) => (float[2] y) <float[1] b = {1.0}> { s = Sub(x, a) y = Div(s, b) }",
+    ],
+    whole_model=True,
+)
+def equal_constants(graph: Graph, context: Context) -> None:
+    """Constants of the same element type, shape and bytes are one, that of the outermost graph."""
+    for root in _roots(graph.model):
+        _merge_constants(root, [], context)
+
+
+def _merge_constants(graph: Graph, around: list[dict[Key, list[Node]]], context: Context) -> None:
+    table: dict[Key, list[Node]] = {}
+    tables = [*around, table]
+    listed = set(graph.details.get("listed_inputs", []))
+    held = {node: _is_held(node, context) for node in graph.constants() if node.tensor is not None}
+    for node in sorted(held, key=lambda node: (not held[node], node not in listed, node.rank, node.serial)):
+        tensor = node.tensor
+        assert tensor is not None
+        key = tensor.fingerprint()
+        equal = (
+            other
+            for candidates in tables
+            for other in candidates.get(key, ())
+            if other.tensor is not None and other.tensor.equals(tensor)
+        )
+        other = None if held[node] else next(equal, None)
+        if other is None:
+            table.setdefault(key, []).append(node)
+            continue
+        with context.rewrite(graph):
+            graph.replace_uses(node.results[0], other.results[0])
+            graph.erase(node)
+    for owner in graph.nodes():
+        for body in owner.bodies.values():
+            _merge_constants(body, tables, context)
+
+
+def _is_held(node: Node, context: Context) -> bool:
+    """True if a constant must survive: something outside names it, or a graph returns it."""
+    is_returned = any(user.kind is Kind.RETURN for user, _ in node.results[0].uses)
+    return is_returned or node.is_pinned or context.keeps(node)
+
+
+@graph_pass(
+    before="(float[2] x, float[2] w) => (float[2] y) { a = Add(x, w) b = Add(w, x) c = Exp(a) d = Exp(b) y = Sub(c, d) }",
+    after="(float[2] x, float[2] w) => (float[2] y) { a = Add(x, w) c = Exp(a) y = Sub(c, c) }",
+    unless=[
+        "(float[2] x) => (float[2] y) { a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, b) }",
+        "(float[2] x) => (float[2] y) { a = test.Next(x) b = test.Next(x) y = Sub(a, b) }",
+        "(float[2, 2] x) => (float[2, 2] y) { a = Softmax<axis = 0>(x) b = Softmax(x) y = Sub(a, b) }",
+        """(float[2] x) => (float[2] y) <float zero = {0.0}> {
+            a = Clip(x, zero)
+            b = Clip(x, "", zero)
+            y = Sub(a, b)
+        }""",
+        "(float[2] x) => (float[2] y, float[2] z) { y = Exp(x) z = Exp(x) }",
+        """(float[2] x, bool c) => (float[2] y) {
+            y = If (c) <
+                then_branch = a () => (float[2] t) { r = Exp(x) t = Neg(r) },
+                else_branch = b () => (float[2] e) { s = Exp(x) e = Abs(s) }
+            >
+        }""",
+    ],
+    whole_model=True,
+)
+def equal_expressions(graph: Graph, context: Context) -> None:
+    """Applications of one operator to the same values with the same attributes are one."""
+    for root in _roots(graph.model):
+        _Merger(context).visit(root)
+
+
+class _Merger:
+    """One walk over a graph and its bodies, in an order in which whatever was met before depends on nothing met later."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.tables: list[dict[Key, list[Node]]] = []
+        """What was met, for each graph from the outermost to the one that is walked."""
+
+    def visit(self, graph: Graph) -> None:
+        self.tables.append({})
+        for node in graph.order():
+            for body in node.bodies.values():
+                self.visit(body)
+            if effect_of(node) > Effect.PURE_MAY_FAIL:
+                continue
+            key = expression_key(node)
+            if not any(self.merged(node, candidates) for table in self.tables if (candidates := table.get(key))):
+                self.tables[-1].setdefault(key, []).append(node)
+        self.tables.pop()
+
+    def merged(self, node: Node, candidates: list[Node]) -> bool:
+        """True if a node is gone, or stays with no reader but the graph's outputs, because of one met before."""
+        for index, other in enumerate(candidates):
+            if not computes_same(other, node):
+                continue
+            if self.can_go(node, other):
+                self.replace(node, other)
+                return True
+            if other.graph is node.graph and self.can_go(other, node):
+                self.replace(other, node)
+                candidates[index] = node
+                return True
+        return False
+
+    def can_go(self, gone: Node, kept: Node) -> bool:
+        if gone.is_pinned or self.context.keeps(gone):
+            return False
+        given = _given(kept)
+        if given != _given(gone) and (kept.domain or kept.op_type not in _SAME_KERNEL):
+            return False
+        return all(value.index in given for value in gone.results if value.uses)
+
+    def replace(self, gone: Node, kept: Node) -> None:
+        """Let readers of one node read the other; where that would cost an Identity, only if it is worth one."""
+        graph = gone.graph
+        assert graph is not None
+        pairs = [(old, kept.results[old.index]) for old in gone.results if old.uses]
+        if any(_needs_relay(old, new) for old, new in pairs) and _is_cheap(gone):
+            self.replace_inner_uses(graph, pairs)
+            return
+        with self.context.rewrite(graph):
+            for old, new in pairs:
+                graph.replace_uses(old, new)
+            graph.erase(gone)
+
+    def replace_inner_uses(self, graph: Graph, pairs: list[tuple[Value, Value]]) -> None:
+        inner = [(user, index, new) for old, new in pairs for user, index in old.uses if user.kind is not Kind.RETURN]
+        if not inner:
+            return
+        with self.context.rewrite(graph):
+            for user, index, new in inner:
+                assert user.graph is not None
+                user.graph.set_operand(user, index, new)
+
+
+def _given(node: Node) -> list[int]:
+    """The results a node gives: those that are not left out."""
+    return [value.index for value in node.results if value.name != ""]
+
+
+def _needs_relay(old: Value, new: Value) -> bool:
+    """True if a graph that returns one value would return the other only through an Identity.
+
+    A value has one external name, and a body cannot return what it did not compute.
+    """
+    returns = {user for user, _ in new.uses if user.kind is Kind.RETURN}
+    return any(
+        user in returns or user.graph is not new.producer.graph or new.producer.is_pinned
+        for user, _ in old.uses
+        if user.kind is Kind.RETURN
+    )
+
+
+def _is_cheap(node: Node) -> bool:
+    return is_elementwise(node.domain, node.op_type) or (node.domain == "" and node.op_type in _CHEAP)
+
+
+def _roots(model: Model) -> Iterator[Graph]:
+    """The graphs that lie in no other."""
+    for function in model.functions.values():
+        yield function.graph
+    yield model.graph
