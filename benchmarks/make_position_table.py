@@ -9,9 +9,9 @@ operands broadcast, and compares bits with the same numbers amid a long array. N
     python benchmarks/make_position_table.py            # measure here, replace the table
     python benchmarks/make_position_table.py --merge    # measure here, keep what is dependent in the table already
 
-A float16 operator without a kernel of its own is computed in float32 between inserted casts, also with the runtime's
-optimizer off, and casts that meet are dropped, so whether a result is rounded to float16 depends on its neighbours
-(even on a view between them). Such an operator counts as dependent.
+Float16 is not measured: there the bits depend on the neighbours. Most operators have no float16 kernel on the CPU and are
+computed in float32 between inserted casts, also with the runtime's optimizer off; casts that meet are dropped, and a
+node that has a kernel but stands alone between two such operators is computed in float32 too.
 
 The second form is for another machine or runtime version: kernels differ by CPU, so the table is the union. Takes
 minutes. An operator that has no kernel, or is not listed below, counts as dependent.
@@ -23,7 +23,6 @@ import argparse
 import platform
 import re
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -31,13 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 TABLE = Path(__file__).resolve().parents[1] / "graphopt" / "analysis" / "position_table.py"
-INDEPENDENT, FORM, DEPENDENT = "independent", "form", "dependent"
 
 # Found dependent elsewhere, on CPUs and runtime versions that differ from those measured here.
 KNOWN_DEPENDENT = ("Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus")
@@ -45,7 +42,6 @@ KNOWN_DEPENDENT = ("Asin", "Atan", "Cos", "Log", "Mish", "Sin", "Softplus")
 DTYPES = {
     "FLOAT": (TensorProto.FLOAT, np.float32),
     "DOUBLE": (TensorProto.DOUBLE, np.float64),
-    "FLOAT16": (TensorProto.FLOAT16, np.float16),
 }
 LENGTHS = [*range(1, 68), 127, 255, 257, 1000, 4097]
 
@@ -152,14 +148,9 @@ class Probe:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.log_severity_level = 4
-        with tempfile.TemporaryDirectory() as folder:
-            options.optimized_model_filepath = str(Path(folder) / "as_run.onnx")
-            self.session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-            as_run = onnx.load(options.optimized_model_filepath).graph.node
-        casts = sum(node.op_type == "Cast" for node in as_run) - sum(node.op_type == "Cast" for node in nodes)
-        self.computes_in_float = dtype == "FLOAT16" and casts > 0
+        self.session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
         self.element_types: list[Any] = [np.bool_] * case.condition + [self.numpy]
         self.element_types += [helper.tensor_dtype_to_np_dtype(second)] * (case.arity - 1)
 
@@ -177,15 +168,14 @@ class Probe:
         return result[: flat[0].size].reshape(full[0].shape)
 
 
-def same(left: Array, right: Array) -> bool:
-    """Bit for bit, but NaN equals NaN."""
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
+def difference(left: Array, right: Array) -> int:
+    """0 for the same bits (NaN equals NaN), 1 if only signs of zeros differ, 2 otherwise."""
     if left.dtype.kind != "f":
-        return bool(np.array_equal(left, right))
+        return 0 if np.array_equal(left, right) else 2
     word = np.dtype(f"u{left.dtype.itemsize}")
     equal = np.ascontiguousarray(left).view(word) == np.ascontiguousarray(right).view(word)
-    return bool((equal | (np.isnan(left) & np.isnan(right))).all())
+    equal |= np.isnan(left) & np.isnan(right)
+    return 0 if equal.all() else 1 if (equal | (left == right)).all() else 2
 
 
 def numbers(kind: np.dtype[Any], count: int, random: np.random.Generator) -> Array:
@@ -197,10 +187,11 @@ def numbers(kind: np.dtype[Any], count: int, random: np.random.Generator) -> Arr
     info = np.finfo(kind)
     special = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, np.inf, -np.inf, np.nan, info.tiny, -info.tiny, info.max, info.eps]
     word = np.dtype(f"u{kind.itemsize}")
-    part = count // 5
+    special += [float(info.tiny) / 8, -float(info.tiny) / 2]
+    part = count // 6
     with np.errstate(all="ignore"):
         pieces = [
-            np.array([*special, float(info.tiny) / 8, -float(info.tiny) / 2], kind),
+            random.choice(special, part),  # so many that zeros of both signs and NaN meet as operands
             random.normal(size=part),
             random.uniform(-1, 1, part),
             random.normal(size=part) * 10.0 ** random.uniform(-3, 4, part),
@@ -276,9 +267,10 @@ def forms(pools: list[Array], random: np.random.Generator) -> Iterator[list[Arra
                 ]
 
 
-def agrees(probe: Probe, layouts: Iterator[list[Array]]) -> bool:
-    """True if every layout gives the bits that the same numbers have amid a long array."""
+def worst_difference(probe: Probe, layouts: Iterator[list[Array]]) -> int:
+    """How far any layout is from the bits that the same numbers have amid a long array, see `difference`."""
     waiting: list[tuple[list[Array], Array]] = []
+    worst = 0
     for arrays in layouts:
         try:
             waiting.append((arrays, probe.run(arrays)))
@@ -287,23 +279,30 @@ def agrees(probe: Probe, layouts: Iterator[list[Array]]) -> bool:
                 raise  # only these do not broadcast in every way
             continue
         if len(waiting) == 256:
-            if not _confirm(probe, waiting):
-                return False
+            worst = max(worst, _confirm(probe, waiting))
             waiting.clear()
-    return _confirm(probe, waiting)
+            if worst == 2:
+                break
+    return max(worst, _confirm(probe, waiting))
 
 
-def _confirm(probe: Probe, found: list[tuple[list[Array], Array]]) -> bool:
+def _confirm(probe: Probe, found: list[tuple[list[Array], Array]]) -> int:
     if not found:
-        return True
+        return 0
     full = [np.broadcast_arrays(*arrays) for arrays, _ in found]
     together = [np.concatenate([arrays[place].reshape(-1) for arrays in full]) for place in range(len(full[0]))]
     expected = probe.amid_a_long_array(together)
-    return same(np.concatenate([result.reshape(-1) for _, result in found]), expected)
+    return difference(np.concatenate([result.reshape(-1) for _, result in found]), expected)
 
 
-def measure(case: Case, dtype: str, count: int) -> str | None:
-    """What holds for one case; None if the provider cannot run it."""
+Key = tuple[str, str, str]
+"""Domain, operator, element type."""
+Finding = tuple[int, int]
+"""The worst difference at other places, and in other forms of broadcasting."""
+
+
+def measure(case: Case, dtype: str, count: int) -> Finding | None:
+    """What was found for one case; None if the provider cannot run it."""
     try:
         probe = Probe(case, dtype)
         random = np.random.default_rng(20240607)
@@ -312,28 +311,25 @@ def measure(case: Case, dtype: str, count: int) -> str | None:
     except Exception as error:  # no kernel, unknown operator, an opset that is too new
         print(f"{case.op_type:20} {dtype:8} not run: {str(error).splitlines()[0][:90]}")
         return None
-    if probe.computes_in_float or not agrees(probe, places(pools, random)):
-        return DEPENDENT
-    if len(pools) > 1 and not agrees(probe, forms(pools, random)):
-        return FORM
-    return INDEPENDENT
+    at_places = worst_difference(probe, places(pools, random))
+    return at_places, worst_difference(probe, forms(pools, random)) if len(pools) > 1 else 0
 
 
-def measure_all(count: int, only: Callable[[Case], bool]) -> dict[tuple[str, str, str], str]:
-    """The worst of the cases of each (domain, operator, element type)."""
-    rank = {INDEPENDENT: 0, FORM: 1, DEPENDENT: 2}
-    results: dict[tuple[str, str, str], str] = {}
+def measure_all(count: int, only: Callable[[Case], bool]) -> dict[Key, Finding]:
+    """The worst of the cases of each operator and element type."""
+    results: dict[Key, Finding] = {}
     for case in filter(only, CASES):
         for dtype in DTYPES:
             found = measure(case, dtype, count)
             key = (case.domain, case.op_type, dtype)
             if found is not None:
-                results[key] = max(found, results.get(key, INDEPENDENT), key=rank.__getitem__)
-                print(f"{case.op_type:20} {dtype:8} {found:12} {case.attributes or ''}", flush=True)
-    for key in results:
-        if key[1] in KNOWN_DEPENDENT:
-            results[key] = DEPENDENT
-    return results
+                results[key] = _worse(found, results.get(key, (0, 0)))
+                print(f"{case.op_type:20} {dtype:8} {found} {case.attributes or ''}", flush=True)
+    return {key: (2, 2) if key[1] in KNOWN_DEPENDENT else found for key, found in results.items()}
+
+
+def _worse(left: Finding, right: Finding) -> Finding:
+    return max(left[0], right[0]), max(left[1], right[1])
 
 
 def machine() -> str:
@@ -349,15 +345,16 @@ def machine() -> str:
     return f"ONNX Runtime {onnxruntime.__version__}, {platform.machine()}: {' '.join(flags) or 'features unknown'}"
 
 
-TEMPLATE = '''"""Which elementwise operators give a number the same bits wherever it stands, on ONNX Runtime's CPU provider.
+TEMPLATE = '''"""Which elementwise operators give a number the same bits anywhere, on ONNX Runtime's CPU provider.
 
 Generated by benchmarks/make_position_table.py; do not edit, remake it with that, with --merge on another machine or
 runtime. Measured with one thread, runtime optimizer off and pre-packing off, on:
 
 {machines}
 
-Also counted as dependent: {known}, found so elsewhere; and float16
-operators that the provider computes in float32, since it rounds to float16 only where the neighbours make it.
+Also counted as dependent: {known}, found so elsewhere. Float16 is not
+in the table: the provider computes most of it in float32 and rounds only where the neighbours make it, so the bits
+depend on the graph around.
 """
 
 from __future__ import annotations
@@ -373,7 +370,7 @@ INDEPENDENT: Final[frozenset[tuple[str, str, str]]] = frozenset(
 {independent}
     }}
 )
-"""(domain, operator, element type of operand 0): the same bits at every place, length, and way to broadcast."""
+"""(domain, operator, element type it computes with): the same bits at every place, length, and way to broadcast."""
 
 FORM_DEPENDENT: Final[frozenset[tuple[str, str, str]]] = frozenset(
     {{
@@ -388,14 +385,21 @@ DEPENDENT: Final[frozenset[tuple[str, str, str]]] = frozenset(
     }}
 )
 """Other bits at another place or length. So may be everything that stands in no set: it was not measured."""
+
+SIGN_OF_ZERO_ONLY: Final[frozenset[tuple[str, str, str]]] = frozenset(
+    {{
+{zero}
+    }}
+)
+"""Those of the two sets above where nothing differs but the sign of zeros."""
 '''
 
 
-def write(results: dict[tuple[str, str, str], str], machines: list[str]) -> None:
+def write(results: dict[Key, Finding], machines: list[str]) -> None:
     """Write the table."""
 
-    def rows(kind: str) -> str:
-        listed = sorted(key for key, found in results.items() if found == kind)
+    def rows(wanted: Callable[[Finding], bool]) -> str:
+        listed = sorted(key for key, found in results.items() if wanted(found))
         return "\n".join(f'        ("{domain}", "{name}", "{dtype}"),' for domain, name, dtype in listed)
 
     TABLE.write_text(
@@ -403,9 +407,10 @@ def write(results: dict[tuple[str, str, str], str], machines: list[str]) -> None
             machines="\n".join(f"* {_wrapped(line)}" for line in machines),
             known=", ".join(KNOWN_DEPENDENT),
             measured="\n".join(f'    "{line.split(":")[0]}",' for line in machines),
-            independent=rows(INDEPENDENT),
-            form=rows(FORM),
-            dependent=rows(DEPENDENT),
+            independent=rows(lambda found: found == (0, 0)),
+            form=rows(lambda found: found[0] == 0 < found[1]),
+            dependent=rows(lambda found: found[0] > 0),
+            zero=rows(lambda found: max(found) == 1),
         ),
         encoding="utf-8",
     )
@@ -415,16 +420,17 @@ def _wrapped(line: str) -> str:
     return "\n  ".join(textwrap.wrap(line, 116))
 
 
-def merge(results: dict[tuple[str, str, str], str]) -> tuple[dict[tuple[str, str, str], str], list[str]]:
+def merge(results: dict[Key, Finding]) -> tuple[dict[Key, Finding], list[str]]:
     """What the table holds joined with what was measured now: the worse of the two."""
     names: dict[str, Any] = {}
     text = TABLE.read_text(encoding="utf-8")
     exec(compile(text, str(TABLE), "exec"), names)
-    rank = [INDEPENDENT, FORM, DEPENDENT]
     joined = dict(results)
-    for kind, name in zip(rank, ("INDEPENDENT", "FORM_DEPENDENT", "DEPENDENT"), strict=True):
+    for name, finding in (("INDEPENDENT", (0, 0)), ("FORM_DEPENDENT", (0, 1)), ("DEPENDENT", (1, 1))):
         for key in names[name]:
-            joined[key] = max(kind, joined.get(key, INDEPENDENT), key=rank.index)
+            worst = max(finding) and (1 if key in names["SIGN_OF_ZERO_ONLY"] else 2)
+            known = (min(finding[0], worst) and worst, worst)
+            joined[key] = _worse(known, joined.get(key, (0, 0)))
     head = text.split("runtime optimizer off and pre-packing off, on:")[1].split("Also counted")[0]
     machines = [re.sub(r"\s+", " ", part).strip() for part in head.split("\n* ")]
     return joined, [line for line in machines if line]

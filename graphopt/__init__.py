@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_total
+from graphopt.analysis.position import is_position_independent
 from graphopt.api import Result, benchmark, optimize, verify
 from graphopt.errors import GraphoptError
 from graphopt.ir import (
@@ -60,6 +61,7 @@ __all__ = [
     "graph_pass",
     "is_commutative",
     "is_elementwise",
+    "is_position_independent",
     "is_total",
     "is_uniform",
     "load",

@@ -13,5 +13,7 @@ ORDER: tuple[str, ...] = (
     "constant_folding",  # constants and shapes known early let every later pattern match
     "identities",  # what does nothing goes before expressions are compared
     "trivial_arithmetic",  # the same for arithmetic that changes nothing
+    "common_subexpressions",  # equal values become one, so that patterns see one user where there were two
+    "layout",  # transposes move once everything else stands still
 )
 """The order in which the passes run, each with its reason."""

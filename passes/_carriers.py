@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from graphopt import Node, Value, is_elementwise
 from passes._permutation import Perm, identity, permuted, with_axes, without_axes
 from passes._proofs import axes_of, axis_of, contents, is_given
+from passes._reshape_carrier import carried
 
 RESULT = -1
 """Stands for the results where a number stands for an operand."""
@@ -265,6 +266,14 @@ def _expand(node: Node, place: int, perm: Perm) -> Plan | None:
     return _data(node, perm, numbers={1: permuted(whole, perm)})
 
 
+def _reshape(node: Node, place: int, perm: Perm) -> Plan | None:
+    found = carried(node, perm, to_result=place == 0) if place in (0, RESULT) else None
+    if found is None or node.param_operand("shape") != 1:
+        return None
+    own, result, target = found
+    return _data(node, own, result, attributes={"allowzero": 0} if node.param("allowzero") else {}, numbers={1: target})
+
+
 def _each_axis(node: Node, perm: Perm, name: str, order: tuple[int, ...]) -> Plan | None:
     """A parameter with as many numbers for each axis; computed at run time, its elements are picked."""
     given, position = node.param(name), node.param_operand(name)
@@ -288,6 +297,7 @@ CARRIERS: Mapping[str, Carrier] = {
     "Expand": _expand,
     "Gather": _gather,
     "Pad": _pad,
+    "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Tile": _tile,

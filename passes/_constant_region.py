@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from graphopt import Context, Effect, Graph, Node, OptionalType, SequenceType, Tensor, TensorType, Value, effect_of
+import numpy as np
+
+from graphopt import Context, DType, Effect, Graph, Node, OptionalType, SequenceType, Tensor, TensorType, Value, effect_of
 
 _STEPS_PER_NODE = 50
 _GENERATORS = ("ConstantOfShape", "Expand", "EyeLike", "Range", "Tile")
@@ -15,19 +17,40 @@ _GENERATOR_SHARE = 64
 _PLAIN = (int, float, str, bytes, Tensor)
 
 
+_EXACT_IN_FLOAT16 = frozenset(
+    """Abs ArrayFeatureExtractor Ceil Clip Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace Dropout Expand
+    EyeLike Flatten Floor Gather GatherElements GatherND GlobalMaxPool Identity If Loop Max MaxPool Min Neg OneHot Optional
+    OptionalGetElement Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scan ScatterElements ScatterND
+    SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceMap Shape Sign Size Slice SpaceToDepth
+    Split SplitToSequence Squeeze Tile TopK Transpose Trilu Unique Unsqueeze Where""".split()
+)
+"""Operators that move, choose or round to whole numbers: float16 operands give results that float16 holds exactly."""
+_CHECKED_ELEMENTS = 1 << 22
+
+
 class Region:
     """The nodes of one graph that depend on constants alone, in topological order."""
 
-    def __init__(self, graph: Graph, context: Context) -> None:
+    def __init__(self, graph: Graph, context: Context, *, with_rounding: bool) -> None:
+        """Find them.
+
+        Args:
+            graph: The graph.
+            context: The surroundings.
+            with_rounding: Whether nodes that `rounds` speaks of, and what depends on them, belong to it.
+        """
         self.graph = graph
         self.reads: dict[Node, list[Value]] = {}
         """What each node reads, as often as it does: operands, and values captured by its bodies."""
         for node in graph.order():
-            if all(value is None or self.is_known(value) for value in node.operands) and is_foldable(node, context):
-                reads = [value for value in node.operands if value is not None]
-                reads += _captured(node)
-                if all(self.is_known(value) for value in reads):
-                    self.reads[node] = reads
+            if not all(value is None or self.is_known(value) for value in node.operands):
+                continue
+            if not is_foldable(node, context) or (rounds(node) and not with_rounding):
+                continue
+            reads = [value for value in node.operands if value is not None]
+            reads += _captured(node)
+            if all(self.is_known(value) for value in reads):
+                self.reads[node] = reads
 
     def is_known(self, value: Value) -> bool:
         """True if a value is a constant or made by a node of the region."""
@@ -59,6 +82,44 @@ def is_foldable(node: Node, context: Context) -> bool:
     if effect_of(node) > Effect.PURE_MAY_FAIL:
         return False
     return all(map(_is_plain, (node, *node.nested())))
+
+
+def rounds(node: Node) -> bool:
+    """True if a node gives float16 numbers that it, or a node in its bodies, has to round.
+
+    Where the runtime has no float16 kernel, it computes neighbouring nodes in float32 and rounds only at the end of such a
+    chain. A result stored in between is rounded there, too, so what reads it sees other bits.
+    """
+    return any(_rounds_itself(inner) for inner in (node, *node.nested()) if inner.is_operator)
+
+
+def _rounds_itself(node: Node) -> bool:
+    if not any(_may_be_float16(node, value) for value in node.results):
+        return False
+    if node.op_type in ("Cast", "CastLike"):
+        return not _is_exact_cast(node)
+    if node.op_type in ("ScatterElements", "ScatterND"):
+        return node.param("reduction") not in (None, "none")
+    return node.domain != "" or node.op_type not in _EXACT_IN_FLOAT16
+
+
+def _may_be_float16(node: Node, value: Value) -> bool:
+    if value.type is not None and value.dtype is not None:
+        return value.dtype is DType.FLOAT16
+    return any(item is not None and item.dtype in (None, DType.FLOAT16) for item in node.operands)
+
+
+def _is_exact_cast(node: Node) -> bool:
+    """True if every number that is cast to float16 is one already."""
+    source = node.operands[0]
+    if source is None or source.dtype in (DType.FLOAT16, DType.BOOL):
+        return source is not None
+    tensor = source.const
+    if tensor is None or tensor.size > _CHECKED_ELEMENTS or tensor.dtype is DType.STRING:
+        return False
+    array = tensor.numpy()
+    with np.errstate(all="ignore"):
+        return bool(np.array_equal(array.astype(np.float16).astype(array.dtype), array))
 
 
 def _is_plain(node: Node) -> bool:
@@ -198,6 +259,7 @@ class _Planner:
         removed = [node]
         total = 0
         for dead in removed:
+            total += sum(inner.tensor.nbytes for inner in dead.nested() if inner.is_constant and inner.tensor is not None)
             for value in self.region.reads[dead]:
                 producer = value.producer
                 self.steps -= 1

@@ -11,17 +11,51 @@ from graphopt import Graph, Node, Tensor, Value, is_commutative
 Key = tuple[object, ...]
 
 
-def expression_key(node: Node) -> Key:
+class Constants:
+    """Numbers for constants, the same for equal ones wherever they are stored."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Value, int] = {}
+        self._first: dict[Key, list[tuple[Tensor, int]]] = {}
+
+    def number(self, value: Value) -> int | None:
+        """The number of a constant's data, None for another value."""
+        tensor = value.const
+        if tensor is None:
+            return None
+        known = self._numbers.get(value)
+        if known is None:
+            known = self._numbers[value] = self._find(tensor)
+        return known
+
+    def _find(self, tensor: Tensor) -> int:
+        candidates = self._first.setdefault(tensor.fingerprint(), [])
+        for other, number in candidates:
+            if other.equals(tensor):
+                return number
+        number = len(self._numbers)
+        candidates.append((tensor, number))
+        return number
+
+
+def expression_key(node: Node, constants: Constants) -> Key:
     """What nodes that compute the same have in common: operator, operands, attributes with their defaults.
 
     Tensors among the attributes show by a few samples, bodies by their attribute's name only: `computes_same` tells.
     """
-    operands = [None if value is None else (value.producer.serial, value.index) for value in node.operands]
-    while operands and operands[-1] is None:
+    operands = [_operand_key(value, constants) for value in node.operands]
+    while operands and not operands[-1]:
         operands.pop()
-    if _may_swap(node) and None not in operands:
-        operands.sort(key=lambda place: place or ())
+    if _may_swap(node):
+        operands.sort()
     return (node.domain, node.op_type, node.overload, tuple(operands), _attributes_key(node), tuple(node.bodies))
+
+
+def _operand_key(value: Value | None, constants: Constants) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    number = constants.number(value)
+    return (value.producer.serial, value.index) if number is None else (number,)
 
 
 def computes_same(left: Node, right: Node) -> bool:

@@ -16,7 +16,7 @@ EXACT, SUMS, VALUES = "E", "R", "D"
 
 _MOVES = frozenset(
     """ArgMax ArgMin Cast CastLike Concat CumSum DequantizeLinear Expand Gather GatherElements Identity Pad QuantizeLinear
-    Slice Split Squeeze Tile TopK Unsqueeze""".split()
+    Reshape Slice Split Squeeze Tile TopK Unsqueeze""".split()
 )
 """They move elements, look at one line of them in order, or convert each by itself."""
 _ADDING = frozenset(

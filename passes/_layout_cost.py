@@ -7,7 +7,7 @@ are read that the root's producer does not give by itself, each once however man
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from graphopt import Graph, Node, Symbol, Value, symbol
@@ -42,13 +42,15 @@ class Reader:
 class Transposes:
     """The Transposes of one graph: roots, readers, prices."""
 
-    def __init__(self, graph: Graph, is_kept: frozenset[Node] = frozenset()) -> None:
+    def __init__(self, graph: Graph, is_kept: Callable[[Node], bool]) -> None:
         self.graph = graph
-        self._kept = is_kept
+        self._is_kept = is_kept
 
     def perm_of(self, node: Node) -> Perm | None:
         """The permutation of a Transpose of this graph that may go away; None for any other node."""
-        return None if node.graph is not self.graph or node.is_pinned or node in self._kept else perm_of(node)
+        if node.op_type != "Transpose" or node.graph is not self.graph or node.is_pinned or self._is_kept(node):
+            return None
+        return perm_of(node)
 
     def root_of(self, value: Value) -> tuple[Value, Perm | None]:
         """What a value is a Transpose of, and by which permutation; None if it is none."""

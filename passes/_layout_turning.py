@@ -78,8 +78,8 @@ class Turning:
         own = self._ordered(value, read.perm)
         if not read.axes:
             return own
-        if own.const is not None:
-            return self._constant(np.expand_dims(own.const.numpy(), read.axes), own.const.dtype)
+        if own.const is not None and is_free(own):
+            return self._builder.constant(Tensor.from_numpy(np.expand_dims(own.const.numpy(), read.axes), own.const.dtype))
         lined_up: Value = self._builder.Unsqueeze(own, axes=list(read.axes))
         return lined_up
 
@@ -122,9 +122,6 @@ class Turning:
         result: Value = self._builder.Transpose(value, perm=list(perm))
         _retype(result, value, perm)
         return result
-
-    def _constant(self, array: Any, dtype: DType) -> Value:
-        return self._builder.constant(Tensor.from_numpy(array, dtype))
 
     # --- editing ------------------------------------------------------------------------------------------------------
 

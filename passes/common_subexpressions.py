@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphopt import Context, Effect, Graph, Kind, Model, Node, Value, effect_of, graph_pass, is_elementwise
-from passes._equality import Key, computes_same, expression_key
+from passes._equality import Constants, Key, computes_same, expression_key
+
+_SHARED_WITH_BODIES = 1024
+"""Bytes from which a body reads the constant of a graph around it. A runtime's kernels see a small parameter of a body
+only if it is the body's own; taken from outside, it is an operand that might change with every iteration."""
 
 _CHEAP = frozenset(
     (
@@ -40,14 +44,13 @@ _SAME_KERNEL = frozenset(("Dropout", "GRU", "LSTM", "LayerNormalization", "RNN",
     whole_model=True,
 )
 def equal_constants(graph: Graph, context: Context) -> None:
-    """Constants of the same element type, shape and bytes are one, that of the outermost graph."""
+    """Constants of one element type, shape and bytes are one; what is large a body reads from the graphs around."""
     for root in _roots(graph.model):
         _merge_constants(root, [], context)
 
 
 def _merge_constants(graph: Graph, around: list[dict[Key, list[Node]]], context: Context) -> None:
     table: dict[Key, list[Node]] = {}
-    tables = [*around, table]
     listed = set(graph.details.get("listed_inputs", []))
     held = {node: _is_held(node, context) for node in graph.constants() if node.tensor is not None}
     for node in sorted(held, key=lambda node: (not held[node], node not in listed, node.rank, node.serial)):
@@ -56,7 +59,7 @@ def _merge_constants(graph: Graph, around: list[dict[Key, list[Node]]], context:
         key = tensor.fingerprint()
         equal = (
             other
-            for candidates in tables
+            for candidates in ((*around, table) if tensor.nbytes >= _SHARED_WITH_BODIES else (table,))
             for other in candidates.get(key, ())
             if other.tensor is not None and other.tensor.equals(tensor)
         )
@@ -69,7 +72,7 @@ def _merge_constants(graph: Graph, around: list[dict[Key, list[Node]]], context:
             graph.erase(node)
     for owner in graph.nodes():
         for body in owner.bodies.values():
-            _merge_constants(body, tables, context)
+            _merge_constants(body, [*around, table], context)
 
 
 def _is_held(node: Node, context: Context) -> bool:
@@ -79,7 +82,13 @@ def _is_held(node: Node, context: Context) -> bool:
 
 
 @graph_pass(
-    before="(float[2] x, float[2] w) => (float[2] y) { a = Add(x, w) b = Add(w, x) c = Exp(a) d = Exp(b) y = Sub(c, d) }",
+    before="""(float[2] x, float[2] w) => (float[2] y) {
+        a = Add(x, w)
+        b = Add(w, x)
+        c = Exp(a)
+        d = Exp(b)
+        y = Sub(c, d)
+    }""",
     after="(float[2] x, float[2] w) => (float[2] y) { a = Add(x, w) c = Exp(a) y = Sub(c, c) }",
     unless=[
         "(float[2] x) => (float[2] y) { a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, b) }",
@@ -107,10 +116,11 @@ def equal_expressions(graph: Graph, context: Context) -> None:
 
 
 class _Merger:
-    """One walk over a graph and its bodies, in an order in which whatever was met before depends on nothing met later."""
+    """One walk over a graph and its bodies, in an order in which what was met depends on nothing that comes later."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.constants = Constants()
         self.tables: list[dict[Key, list[Node]]] = []
         """What was met, for each graph from the outermost to the one that is walked."""
 
@@ -121,7 +131,7 @@ class _Merger:
                 self.visit(body)
             if effect_of(node) > Effect.PURE_MAY_FAIL:
                 continue
-            key = expression_key(node)
+            key = expression_key(node, self.constants)
             if not any(self.merged(node, candidates) for table in self.tables if (candidates := table.get(key))):
                 self.tables[-1].setdefault(key, []).append(node)
         self.tables.pop()
@@ -181,9 +191,10 @@ def _needs_relay(old: Value, new: Value) -> bool:
 
     A value has one external name, and a body cannot return what it did not compute.
     """
-    returns = {user for user, _ in new.uses if user.kind is Kind.RETURN}
+    home, new_home = old.producer.graph, new.producer.graph
+    returned = {user for user, _ in new.uses if user.kind is Kind.RETURN}
     return any(
-        user in returns or user.graph is not new.producer.graph or new.producer.is_pinned
+        user in returned or new.producer.is_pinned or (user.graph is home and home is not new_home)
         for user, _ in old.uses
         if user.kind is Kind.RETURN
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from graphopt import Context, DType, Effect, Graph, Kind, Node, Tensor, TensorType, Value, effect_of, graph_pass
-from passes._constant_region import Plan, Region, plan, type_size
+from passes._constant_region import Plan, Region, plan, rounds, type_size
 
 _SHAPE_DTYPES = (DType.INT64, DType.INT32, DType.BOOL)
 _ROUNDS = 8
@@ -124,9 +124,35 @@ def fold_constants(graph: Graph, context: Context) -> None:
     """
     if context.options.freeze_initializers:
         _freeze(graph, context)
-    region = Region(graph, context)
+    _fold(Region(graph, context, with_rounding=False), context)
+
+
+@graph_pass(
+    before="""
+        (float16[2] x) => (float16[2] y) <float16[2] a = {15360, 16384}, float16[2] b = {15872, 16896}> {
+            c = Mul(a, b)
+            y = Add(x, c)
+        }
+    """,
+    after="(float16[2] x) => (float16[2] y) <float16[2] c = {15872, 17920}> { y = Add(x, c) }",
+    unless=["(float16[2] x) => (float16[2] y) <float16[2] a = {15360, 16384}> { c = Mul(a, x)  y = Add(x, c) }"],
+    numeric="R",
+)
+def fold_float16_arithmetic(graph: Graph, context: Context) -> None:
+    """Arithmetic on float16 constants is evaluated, too, though a stored result is rounded where the runtime may not do so.
+
+    Without float16 kernels a runtime keeps float32 between neighbouring nodes, so what reads a stored result may differ
+    by a rounding. What only moves float16 numbers is folded at every level.
+    """
+    region = Region(graph, context, with_rounding=True)
+    if any(map(rounds, region.reads)):
+        _fold(region, context)
+
+
+def _fold(region: Region, context: Context) -> None:
     if not region.reads:
         return
+    graph = region.graph
     decided, data, blocked = _decide(region, context)
     for node, values in decided.stored.items():
         with context.rewrite(graph):

@@ -75,16 +75,180 @@ _TURNED = op.Transpose(x)
     op.Shape(_TURNED),
     before="(float[N,3,M] x) => (int64[3] y) { t = Transpose<perm = [0,2,1]>(x)  y = Shape(t) }",
     after="""(float[N,3,M] x) => (int64[3] y) <int64[3] i = {0,2,1}> { s = Shape(x)  y = Gather<axis = 0>(s, i) }""",
-    unless=["(float[N,3,M] x) => (int64[3] y) { t = Relu(x)  y = Shape(t) }"],
+    unless=[
+        "(float[N,3,M] x) => (int64[3] y) { t = Relu(x)  y = Shape(t) }",
+        # The Transpose is needed anyway.
+        """(float[N,3,M] x) => (int64[3] y, float[N,M,3] z)
+           { t = Transpose<perm = [0,2,1]>(x)  y = Shape(t)  z = Relu(t) }""",
+    ],
     keep=(_TURNED,),
     grows="the elements of the shape change places instead of those of the tensor",
 )
 def shape_of_transpose(m: Match, b: Builder) -> Value | Miss:
-    """The shape of a Transpose is the shape of its operand, in another order."""
+    """The shape of a Transpose that nobody else reads is the shape of its operand, in another order."""
     perm = perm_of(m.node(_TURNED))
-    if perm is None:
-        return b.no("the permutation is not known")
+    if perm is None or any(user.op_type not in ("Shape", "Size") for user in m[_TURNED].users):
+        return b.no("the permutation is not known, or the Transpose is needed anyway")
     start, end = m.root.param("start") or 0, m.root.param("end")
     picked = np.array(perm[start:end], dtype=np.int64)
     shape: Value = b.Gather(b.Shape(m[x]), picked, axis=0)
     return shape
+
+
+# --- Transposes among other operators ---------------------------------------------------------------------------------
+
+
+@graph_pass(
+    before="""(float[N,6,6,2] x) => (float[N,6,6,2] y) <float[2,2,1,1] w = {1.0,2.0,3.0,4.0}, float[2] b = {0.5,-0.5}> {
+              xf = Transpose<perm = [0,3,1,2]>(x)
+              c = Conv(xf, w)
+              cl = Transpose<perm = [0,2,3,1]>(c)
+              a = Add(cl, b)
+              r = Relu(a)
+              rf = Transpose<perm = [0,3,1,2]>(r)
+              d = Conv(rf, w)
+              y = Transpose<perm = [0,2,3,1]>(d) }""",
+    after="""(float[N,6,6,2] x) => (float[N,6,6,2] y)
+             <float[2,2,1,1] w = {1.0,2.0,3.0,4.0}, float[2,1,1] b = {0.5,-0.5}> {
+              xf = Transpose<perm = [0,3,1,2]>(x)
+              c = Conv(xf, w)
+              a = Add(c, b)
+              r = Relu(a)
+              d = Conv(r, w)
+              y = Transpose<perm = [0,2,3,1]>(d) }""",
+    unless=[
+        # One Transpose there would be one there.
+        "(float[2,3,4] x) => (float[4,3,2] y) { t = Transpose(x)  y = Relu(t) }",
+        # A matrix product is not computed axis by axis.
+        "(float[2,3] x, float[2,3] z) => (float[2,2] y) { t = Transpose(z)  y = MatMul(x, t) }",
+        # Sums are added in another order.
+        """(float[2,3,4] x) => (float[2,4] y) <int64[1] i = {-1}>
+           { t = Transpose<perm = [0,2,1]>(x)  y = ReduceSum<keepdims = 0>(t, i) }""",
+        # The rank of an operand is not known.
+        """(float[2,3] x, float[] z) => (float[] y)
+           { t = Transpose(x)  a = Add(t, z)  y = Transpose<perm = [1,0]>(a) }""",
+    ],
+)
+def sink_transposes(graph: Graph, context: Context) -> None:
+    """Operators between Transposes are turned around where that leaves less to transpose."""
+    _turn(graph, context, frozenset((EXACT,)))
+
+
+@graph_pass(
+    before="""(float[N,4,4,2] x) => (float[N,2] y) <float[2,2,1,1] w = {1.0,2.0,3.0,4.0}, int64[2] i = {1,2}> {
+              xf = Transpose<perm = [0,3,1,2]>(x)
+              c = Conv(xf, w)
+              cl = Transpose<perm = [0,2,3,1]>(c)
+              y = ReduceMean<keepdims = 0>(cl, i) }""",
+    after="""(float[N,4,4,2] x) => (float[N,2] y) <float[2,2,1,1] w = {1.0,2.0,3.0,4.0}, int64[2] i = {2,3}> {
+              xf = Transpose<perm = [0,3,1,2]>(x)
+              c = Conv(xf, w)
+              y = ReduceMean<keepdims = 0>(c, i) }""",
+    unless=[
+        """(float[2,3,4] x) => (float[2,4] y) <int64[1] i = {-1}>
+           { t = Transpose<perm = [0,2,1]>(x)  y = ReduceMax<keepdims = 0>(t, i) }""",
+        "(float[2,3,4] x) => (float[4,3,2] y) { t = Transpose(x)  y = Softplus(t) }",
+    ],
+    numeric="R",
+)
+def sink_transposes_through_sums(graph: Graph, context: Context) -> None:
+    """The same through operators that add in another order or round by position, and so change last bits."""
+    _turn(graph, context, frozenset((EXACT, SUMS)))
+
+
+@graph_pass(
+    before="""(float[2,3,4] x) => (float[2,3] y) <int64[1] i = {1}>
+              { t = Transpose<perm = [0,2,1]>(x)  y = ReduceMax<keepdims = 0>(t, i) }""",
+    after="""(float[2,3,4] x) => (float[2,3] y) <int64[1] i = {2}> { y = ReduceMax<keepdims = 0>(x, i) }""",
+    unless=["(float[2,3,4] x) => (float[4,3,2] y) { t = Transpose(x)  y = Hardmax(t) }"],
+    numeric="D",
+)
+def sink_transposes_through_maxima(graph: Graph, context: Context) -> None:
+    """The same through maxima, minima and products, which another order of NaNs and overflows changes."""
+    _turn(graph, context, frozenset((EXACT, SUMS, VALUES)))
+
+
+def _turn(graph: Graph, context: Context, classes: frozenset[str]) -> None:
+    transposes = Transposes(graph, context.keeps)
+
+    def may_turn(node: Node) -> bool:
+        free = node.graph is graph and not node.is_pinned and not context.keeps(node)
+        return free and class_of(node) in classes
+
+    version, before = graph.version, transposes.total()
+    for _ in range(_MAX_ROUNDS):
+        if not _turn_once(graph, context, transposes, may_turn):
+            break
+    after = transposes.total()
+    if graph.version != version and (after[0] > before[0] or after[1] >= before[1]):
+        context.take_back(f"Transposes moved {before[0]} bytes and would move {after[0]}")
+
+
+def _turn_once(graph: Graph, context: Context, transposes: Transposes, may_turn: MayTurn) -> bool:
+    """Look around every Transpose once.
+
+    Returns:
+        Whether anything was turned.
+    """
+    tried: set[tuple[Node, object]] = set()
+    has_changed = False
+    for node in sorted(graph.of_kind("Transpose"), key=lambda node: (node.rank, node.serial)):
+        for start, place, perm in _starts(node, transposes):
+            plan = plan_of(start, place, perm) if may_turn(start) else None
+            if plan is None or (start, plan.key) in tried:
+                continue
+            region = grow(transposes, may_turn, start, plan)
+            tried.update((member, own.key) for member, own in region.items())
+            chosen = Division(transposes, region).cheapest()
+            if chosen:
+                Turning(transposes, context).run(region, chosen)
+                has_changed = True
+    return has_changed
+
+
+def _starts(node: Node, transposes: Transposes) -> list[tuple[Node, int, Perm]]:
+    """The nodes at either side of a Transpose, and the permutation they would carry to make it needless."""
+    perm = transposes.perm_of(node)
+    operand = node.operands[0] if perm is not None else None
+    if perm is None or operand is None or is_identity(perm) or operand.const is not None:
+        return []
+    users = [(user, index, inverse(perm)) for user, index in node.results[0].uses]
+    return [*users, (operand.producer, RESULT, perm)]
+
+
+# --- Transposes and matrix products -----------------------------------------------------------------------------------
+
+_A, _B = op.Transpose(x), op.Transpose(y)
+_LEFT, _RIGHT = op.Gemm(_A, y, ...), op.Gemm(x, _B, ...)
+
+
+@rule(
+    _LEFT,
+    before="(float[3,2] x, float[3,4] w) => (float[2,4] y) { t = Transpose(x)  y = Gemm(t, w) }",
+    after="(float[3,2] x, float[3,4] w) => (float[2,4] y) { y = Gemm<transA = 1>(x, w) }",
+    unless=["(float[2,3] x, float[3,4] w) => (float[2,4] y) { t = Relu(x)  y = Gemm(t, w) }"],
+    numeric="R",
+    keep=(_A,),
+)
+def transpose_before_gemm(m: Match, b: Builder) -> Value | Miss:
+    """A Gemm transposes its first operand by itself."""
+    if perm_of(m.node(_A)) != (1, 0):
+        return b.no("the axes keep their order")
+    result: Value = b.like(m.root, m[x], *m.root.operands[1:], transA=0 if m.root.param("transA") else 1)
+    return result
+
+
+@rule(
+    _RIGHT,
+    before="(float[2,3] x, float[4,3] w) => (float[2,4] y) { t = Transpose(w)  y = Gemm(x, t) }",
+    after="(float[2,3] x, float[4,3] w) => (float[2,4] y) { y = Gemm<transB = 1>(x, w) }",
+    unless=["(float[2,3] x, float[3,4] w) => (float[2,4] y) { t = Relu(w)  y = Gemm(x, t) }"],
+    numeric="R",
+    keep=(_B,),
+)
+def transpose_behind_gemm(m: Match, b: Builder) -> Value | Miss:
+    """A Gemm transposes its second operand by itself."""
+    if perm_of(m.node(_B)) != (1, 0):
+        return b.no("the axes keep their order")
+    result: Value = b.like(m.root, m[x], m[y], *m.root.operands[2:], transB=0 if m.root.param("transB") else 1)
+    return result

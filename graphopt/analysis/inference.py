@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onnx import ValueInfoProto
 
 from graphopt.analysis import onnx_inference
-from graphopt.analysis.shapes import TRANSFERS, Fact, bodies
+from graphopt.analysis.shapes import TRANSFERS, Fact, Facts, bodies
 from graphopt.ir import (
     Dim,
     Graph,
@@ -24,6 +24,7 @@ from graphopt.ir import (
     Value,
 )
 from graphopt.ir.symbol import always_equal
+from graphopt.schema import RefAttribute
 from graphopt.tensors import DType
 
 _LOGGER = logging.getLogger(__name__)
@@ -41,9 +42,9 @@ class Conflict:
 class Inference:
     """Infers the types of a model's values and what its shape tensors hold.
 
-    What is inferred holds on every run that succeeds: the only axiom is that dims are at least 0. Each free dim of an input is a
-    symbol of its own, since the runtime does not compare dims of equal names. Declared dims of outputs and of inner values are
-    no evidence.
+    What is inferred holds on every run that succeeds: the only axiom is that dims are at least 0. Each free dim of an
+    input is a symbol of its own, since the runtime does not compare dims of equal names. Declared dims of outputs and
+    of inner values are no evidence.
 
     Attributes:
         conflicts: What contradicted something known, in the order found.
@@ -59,6 +60,7 @@ class Inference:
         self.model = model
         self.trust_dim_names = trust_dim_names
         self.conflicts: list[Conflict] = []
+        self._functions = model.functions
         self._is_silent = False
         self._detached: Node | None = None
 
@@ -95,22 +97,32 @@ class Inference:
             node.graph = self._detached = None
 
     def _infer(self, node: Node) -> None:
-        function = TRANSFERS.get((node.domain, node.op_type))
-        if node.bodies:
-            facts = bodies.infer(node, self)
-        elif function is not None:
-            try:
-                facts = function(node)
-            except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-                # A malformed node: the runtime will say what is wrong with it.
-                _LOGGER.debug("no inference for %r: %s", node, error)
-                facts = ()
-        elif (node.domain, node.op_type, node.overload) in self.model.functions:
-            facts = ()
-        else:
-            facts = onnx_inference.infer(node)
-        for value, fact in zip(node.results, facts, strict=False):
+        for value, fact in zip(node.results, self._facts(node), strict=False):
             self.refine(value, fact)
+
+    def _facts(self, node: Node) -> Facts:
+        called = self._functions.get((node.domain, node.op_type, node.overload)) if self._functions else None
+        if called is not None:
+            return self._call(node, called.graph)
+        if any(isinstance(value, RefAttribute) for value in node.attributes.values()):
+            return ()  # inside a function: only a call says what it means
+        if node.bodies:
+            return bodies.infer(node, self)
+        function = TRANSFERS.get((node.domain, node.op_type))
+        if function is None:
+            return onnx_inference.infer(node)
+        try:
+            return function(node)
+        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            # A malformed node: the runtime will say what is wrong with it.
+            _LOGGER.debug("no inference for %r: %s", node, error)
+            return ()
+
+    def _call(self, node: Node, function: Graph) -> Facts:
+        """What a call of a local function returns, from what is known of its operands here."""
+        given = [bodies.known(value) for value in node.operands[: len(function.inputs)]]
+        given += [Fact(None)] * (len(function.inputs) - len(given))
+        return tuple(self.try_graph(function, given))
 
     # --- refining -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +197,9 @@ class Inference:
         if len(known.shape) != len(found.shape):
             self._conflict(value, known, found)
             return known
-        dims = tuple(self._merged_dims(value, left, right) for left, right in zip(known.shape, found.shape, strict=True))
+        dims = tuple(
+            self._merged_dims(value, left, right) for left, right in zip(known.shape, found.shape, strict=True)
+        )
         return known if dims == known.shape and dtype is known.dtype else TensorType(dtype, dims)
 
     def _merged_dims(self, value: Value, known: Dim, found: Dim) -> Dim:
@@ -241,7 +255,7 @@ def _values_inside(graph: Graph) -> Iterator[Value]:
 
 
 def in_order(graph: Graph) -> list[Node]:
-    """The operators in topological order; the order of the file where it is one, since sorting costs more than inferring."""
+    """The operators in topological order: that of the file where it is one, since sorting costs more than inferring."""
     nodes = graph.nodes()
     seen: set[Node] = set()
     for node in nodes:

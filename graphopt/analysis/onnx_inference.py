@@ -78,7 +78,7 @@ def _fixed_types(node: Node) -> Facts:
 
 def _node_proto(node: Node) -> NodeProto:
     proto = NodeProto()
-    if node.origin is not None and node.origin.is_intact:
+    if node.origin is not None and node.is_intact:
         proto.ParseFromString(bytes(node.origin.proto))
         del proto.input[:], proto.output[:]
     else:

@@ -13,18 +13,29 @@ from graphopt.ir.edits import (
     Listener,
     Narrowed,
     OpsetSet,
+    Redeclared,
     Renamed,
-    Restored,
     Retyped,
     Rewired,
+    StorageSet,
 )
 from graphopt.ir.graph import Graph
 from graphopt.ir.invariants import check_graph, check_model
 from graphopt.ir.journal import Journal
 from graphopt.ir.model import Function, Model, RewriteLimitReached
-from graphopt.ir.node import NOT_CONSTANT, Kind, Node, Origin
+from graphopt.ir.node import NOT_CONSTANT, Form, Kind, Node, Origin
 from graphopt.ir.symbol import Expr, Symbol
-from graphopt.ir.types import Dim, OpaqueType, OptionalType, SequenceType, Shape, TensorType, Type, contradict, merge_types
+from graphopt.ir.types import (
+    Dim,
+    OpaqueType,
+    OptionalType,
+    SequenceType,
+    Shape,
+    TensorType,
+    Type,
+    contradict,
+    merge_types,
+)
 from graphopt.ir.value import Value
 
 __all__ = [
@@ -35,6 +46,7 @@ __all__ = [
     "Edit",
     "Erased",
     "Expr",
+    "Form",
     "Function",
     "FunctionsSet",
     "Graph",
@@ -49,13 +61,14 @@ __all__ = [
     "OpsetSet",
     "OptionalType",
     "Origin",
+    "Redeclared",
     "Renamed",
-    "Restored",
     "Retyped",
-    "RewriteLimitReached",
     "Rewired",
+    "RewriteLimitReached",
     "SequenceType",
     "Shape",
+    "StorageSet",
     "Symbol",
     "TensorType",
     "Type",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from graphopt.ir.graph import Graph
-from graphopt.ir.node import Kind, Node, Origin
+from graphopt.ir.node import Form, Kind, Node
 from graphopt.ir.value import Value
 
 Mapped = dict[Value, Value]
@@ -36,36 +36,23 @@ def clone_node(node: Node, target: Graph, mapped: Mapped, *, rank: int | None = 
         tensor=node.tensor,
     )
     copy.default, copy.stored_as_node = node.default, node.stored_as_node
+    if node.origin is not None and node.origin.form is not Form.TENSOR:
+        copy.origin = node.origin  # doc string, metadata and what only the file can spell go along
     for old, new in zip(node.results, copy.results, strict=True):
         new.name, new.type, new.declared = old.name, old.type, old.declared
         mapped[old] = new
     for name, body in node.bodies.items():
-        copy._bodies[name] = _clone_graph(body, copy, target, mapped)
-    copy.origin = _shared_origin(node)
+        inner = target.make_body(copy, name, body.name)
+        inner.details = dict(body.details)
+        for item in _sources_first(body):
+            clone_node(item, inner, mapped, rank=item.rank)
+        inner.set_outputs([mapped.get(value, value) for value in body.outputs])
     target.insert(copy, rank=rank)
     return copy
 
 
-def _shared_origin(node: Node) -> Origin | None:
-    """What the file says of the original: doc strings and metadata come along, and data only the file can spell."""
-    origin = node.origin
-    if origin is None or (node.is_constant and node.tensor is not None and not node.stored_as_node):
-        return None  # an initializer's would have the copy written as one where the IR version wants a node
-    return Origin(origin.proto, origin.names, origin.is_intact)
-
-
-def _clone_graph(body: Graph, owner: Node, around: Graph, mapped: Mapped) -> Graph:
-    copy = Graph(around.model, body.name, around.opsets, owner)
-    copy.details = dict(body.details)
-    for node in _sources_first(body):
-        clone_node(node, copy, mapped)
-    copy.set_outputs([mapped.get(value, value) for value in body.outputs])
-    return copy
-
-
 def _sources_first(body: Graph) -> list[Node]:
-    sources = [node for node in body.all_nodes() if node.kind in (Kind.INPUT, Kind.CONSTANT)]
-    return [*sources, *body.order()]
+    return [*(value.producer for value in body.inputs), *body.constants(), *body.order()]
 
 
 def clone_body(

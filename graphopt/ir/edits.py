@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from graphopt.ir.graph import Graph
-    from graphopt.ir.model import Function
+    from graphopt.ir.model import Function, FunctionKey
     from graphopt.ir.node import Node
     from graphopt.ir.types import Type
     from graphopt.ir.value import Value
@@ -23,11 +23,10 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """A node, with all its bodies, left the graph; `place` is where an input stood among the inputs."""
+    """A node, with all its bodies, left the graph."""
 
     graph: Graph
     node: Node
-    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,18 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """A constant changed the form it is stored in."""
+class Redeclared:
+    """What the file says of a value's type (`Value.declared`) was handed to or taken from it, along with its name."""
+
+    graph: Graph
+    value: Value
+    old: bytes | None
+    new: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSet:
+    """A constant will be written in another form: True is a `Constant` node, False an initializer."""
 
     graph: Graph
     node: Node
@@ -83,7 +92,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """A node has fewer results, or has them back."""
+    """A node gives fewer results, or has them back."""
 
     graph: Graph
     node: Node
@@ -103,7 +112,7 @@ class DetailSet:
 
 @dataclass(frozen=True, slots=True)
 class OpsetSet:
-    """A graph imports another opset of a domain; None stands for none."""
+    """The graph imports another opset of a domain; None stands for none."""
 
     graph: Graph
     domain: str
@@ -116,8 +125,8 @@ class FunctionsSet:
     """The model has other local functions; `graph` is the main graph."""
 
     graph: Graph
-    old: dict[tuple[str, str, str], Function]
-    new: dict[tuple[str, str, str], Function]
+    old: dict[FunctionKey, Function]
+    new: dict[FunctionKey, Function]
 
 
 Edit: TypeAlias = (
@@ -127,7 +136,8 @@ Edit: TypeAlias = (
     | AttributeSet
     | Retyped
     | Renamed
-    | Restored
+    | Redeclared
+    | StorageSet
     | Narrowed
     | DetailSet
     | OpsetSet

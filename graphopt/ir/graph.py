@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any, assert_never
 
 from graphopt.errors import EditError
 from graphopt.ir import edits
+from graphopt.ir.attributes import checked_attribute, is_same_attribute
 from graphopt.ir.node import Kind, Node
+from graphopt.ir.structure import Structure, reads_from_outside
+from graphopt.ir.types import TensorType
 from graphopt.ir.value import Value
-from graphopt.ir.views import frozen_view, plain_copy
 from graphopt.tensors import Tensor
 
 if TYPE_CHECKING:
-    from graphopt.ir.model import Model
     from graphopt.ir.types import Type
 
+_STRUCTURAL = (edits.Inserted, edits.Erased, edits.Rewired)
 
-class Graph:
+
+class Graph(Structure):
     """An ONNX graph: the model's, a function's, or a body of If, Loop or Scan.
 
     Its nodes and uses are the nodes and edges of one `networkx.MultiDiGraph`: value `v` read as operand `i` by node
@@ -28,145 +29,9 @@ class Graph:
     that owns the body.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_edges",
-        "_inputs",
-        "_kinds",
-        "_next_rank",
-        "_order",
-        "details",
-        "model",
-        "name",
-        "opsets",
-        "owner",
-        "return_node",
-        "version",
-    )
+    __slots__ = ()
 
-    def __init__(self, model: Model, name: str, opsets: Mapping[str, int], owner: Node | None = None) -> None:
-        self.model = model
-        self.name = name
-        self.opsets: Mapping[str, int] = opsets
-        """Opset imports by domain, "" for the standard one; a body shares those of the graph around it."""
-        self.owner = owner
-        self.details: dict[str, Any] = {}
-        """What the file says beside nodes and values (doc string, metadata, annotations); read and written by onnxio."""
-        self.version = 0
-        """Grows with every edit here or in a body."""
-        self._edges: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
-        self._inputs: dict[Node, None] = {}
-        self._kinds: dict[tuple[str, str], dict[Node, None]] = {}
-        self._next_rank = 1
-        self._order: tuple[int, list[Node]] = (-1, [])
-        self.return_node = Node(model.next_serial(), Kind.RETURN)
-        self.return_node.graph = self
-        self._edges.add_node(self.return_node)
-
-    # --- reading ----------------------------------------------------------------------------------------------------
-
-    @property
-    def nx(self) -> nx.MultiDiGraph[Node]:
-        """The stored graph, read-only and live: any networkx algorithm runs on it."""
-        return frozen_view(self._edges)
-
-    def to_networkx(self) -> nx.MultiDiGraph[int]:
-        """A plain copy with numbers as nodes and strings as data, for drawing, GraphML, JSON and `node_match`."""
-        return plain_copy(self)
-
-    @property
-    def parent(self) -> Graph | None:
-        """The graph around this body, None for a model's or function's own."""
-        return None if self.owner is None else self.owner.graph
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """The graph inputs in their order."""
-        return tuple(node.results[0] for node in self._inputs)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """The values the graph returns, in their order."""
-        return tuple(value for value in self.return_node.operands if value is not None)
-
-    def nodes(self) -> list[Node]:
-        """The operators, in the order in which they were inserted."""
-        return [node for node in self._edges if node.kind is Kind.OPERATOR]
-
-    def all_nodes(self) -> list[Node]:
-        """Every node: operators, inputs, constants and the Return."""
-        return list(self._edges)
-
-    def constants(self) -> list[Node]:
-        """The constants, in the order in which they were inserted."""
-        return [node for node in self._edges if node.kind is Kind.CONSTANT]
-
-    def of_kind(self, op_type: str, domain: str = "") -> list[Node]:
-        """The applications of one operator."""
-        return list(self._kinds.get((domain, op_type), ()))
-
-    @property
-    def kinds(self) -> list[tuple[str, str]]:
-        """The (domain, operator) pairs that occur."""
-        return [kind for kind, nodes in self._kinds.items() if nodes]
-
-    def sorted_nodes(self) -> list[Node]:
-        """Every node in topological order, close to the file's order and the same in every process.
-
-        Raises:
-            EditError: the graph has a cycle.
-        """
-        if self._order[0] != self.version:
-            try:
-                ordered = nx.lexicographical_topological_sort(self._edges, key=lambda node: (node.rank, node.serial))
-                self._order = (self.version, list(ordered))
-            except nx.NetworkXUnfeasible as error:
-                raise EditError(f"graph '{self.name}' has a cycle; {self._describe_cycle()}") from error
-        return list(self._order[1])
-
-    def order(self) -> list[Node]:
-        """The operators in the order of `sorted_nodes`.
-
-        Raises:
-            EditError: the graph has a cycle.
-        """
-        return [node for node in self.sorted_nodes() if node.kind is Kind.OPERATOR]
-
-    def _describe_cycle(self) -> str:
-        cycle = [node for node, *_ in nx.find_cycle(self._edges)]
-        return "these nodes feed each other: " + " -> ".join(node.name or node.op_type for node in cycle[:10])
-
-    def find_cycle(self) -> list[Node]:
-        """The nodes of one cycle, empty if there is none."""
-        try:
-            return [node for node, *_ in nx.find_cycle(self._edges)]
-        except nx.NetworkXNoCycle:
-            return []
-
-    def bodies_inside(self) -> Iterator[Graph]:
-        """Every body below this graph, innermost first."""
-        for node in self.nodes():
-            for body in node.bodies.values():
-                yield from body.bodies_inside()
-                yield body
-
-    def encloses(self, graph: Graph | None) -> bool:
-        """True if `graph` is this graph or lies inside it."""
-        while graph is not None and graph is not self:
-            graph = graph.parent
-        return graph is self
-
-    def captures(self) -> list[Value]:
-        """The outer values that nodes in this body, or deeper, read."""
-        found: dict[Value, None] = {}
-        for graph in (self, *self.bodies_inside()):
-            for node in graph.all_nodes():
-                for value in node.operands:
-                    if value is not None and not self.encloses(value.producer.graph):
-                        found[value] = None
-        return list(found)
-
-    # --- making nodes (detached: no edit yet) -------------------------------------------------------------------------
+    # --- making nodes (detached: no edit yet) ---------------------------------------------------------------------
 
     def make_node(
         self,
@@ -179,7 +44,11 @@ class Graph:
         name: str = "",
         overload: str = "",
     ) -> Node:
-        """An operator application that is not in the graph yet; trailing omitted operands are dropped."""
+        """An operator application that is not in the graph yet; trailing omitted operands are dropped.
+
+        Raises:
+            EditError: an attribute's value is none that ONNX has.
+        """
         trimmed = list(operands)
         while trimmed and trimmed[-1] is None:
             trimmed.pop()
@@ -190,15 +59,25 @@ class Graph:
             domain,
             operands=tuple(trimmed),
             results=results,
-            attributes=attributes,
+            attributes={key: checked_attribute(key, value) for key, value in (attributes or {}).items()},
             name=name,
             overload=overload,
         )
 
+    def make_body(self, owner: Node, attribute: str, name: str = "") -> Graph:
+        """An empty body of a node that is in this graph or will be inserted into it.
+
+        Args:
+            owner: The node.
+            attribute: The attribute that holds the body; of a list of graphs, `attribute[i]`.
+            name: The body's own name.
+        """
+        body = Graph(self.model, name, self.opsets, owner)
+        owner.add_body(attribute, body)
+        return body
+
     def make_constant(self, tensor: Tensor, name: str | None = None) -> Node:
         """A constant that is not in the graph yet."""
-        from graphopt.ir.types import TensorType
-
         node = Node(self.model.next_serial(), Kind.CONSTANT, results=1, tensor=tensor)
         node.results[0].name = name
         node.results[0].type = TensorType(tensor.dtype, tensor.shape)
@@ -214,16 +93,17 @@ class Graph:
         """Append a graph input and return its value."""
         node = Node(self.model.next_serial(), Kind.INPUT, results=1)
         node.results[0].name, node.results[0].type, node.default = name, type, default
+        node.is_new = False  # the name is the caller's
         self.insert(node)
         return node.results[0]
 
-    # --- the edits ----------------------------------------------------------------------------------------------------
+    # --- the edits ------------------------------------------------------------------------------------------------
 
     def insert(self, node: Node, *, rank: int | None = None) -> None:
         """Put a detached node, with its bodies, into the graph.
 
         Args:
-            node: The node; its operands must be visible here.
+            node: The node; its operands, and what its bodies read from outside, must be visible here.
             rank: Its place in the file's order; default: after everything there is.
 
         Raises:
@@ -232,82 +112,47 @@ class Graph:
         if node.graph is not None:
             raise EditError(f"{node!r} is in a graph already; make a new node")
         for value in node.operands:
-            if value is not None and not self.can_see(value):
-                raise EditError(f"{node!r} reads {value!r}, which is not visible in graph '{self.name}'; insert it first")
-        node.graph = self
+            self._require_readable(value, node)
+        for body in node.bodies.values():
+            for _, _, value in reads_from_outside(body):
+                self._require_readable(value, node)
         if rank is not None:
             node.rank = rank
-        elif node.rank == 0:
-            node.rank = self._next_rank
-        self._next_rank = max(self._next_rank, node.rank + 1)
-        self._edges.add_node(node)
-        if node.kind is Kind.OPERATOR:
-            self._kinds.setdefault((node.domain, node.op_type), {})[node] = None
-        elif node.kind is Kind.INPUT:
-            self._inputs[node] = None
-        for index, value in enumerate(node.operands):
-            if value is not None:
-                _link(value, node, index)
-        for body in node._bodies.values():
-            body.owner = node
-            for inner, index, value in _reads(body):
-                if not body.encloses(value.producer.graph) and (inner, index) not in value.uses:
-                    _link(value, inner, index)
+        self._attach(node)
         self._tell(edits.Inserted(self, node))
 
     def erase(self, node: Node) -> None:
         """Take a node, with its bodies, out of the graph.
 
         Raises:
-            EditError: a result is still read (the message says by whom), or something outside names the node.
+            EditError: a result is still read (the message says by whom), something outside names the node, or it is an
+                input that callers of the model or function give.
         """
         self._require_own(node)
         if node.is_pinned:
-            raise EditError(f"{node!r} is kept by name; it cannot be erased")
+            raise EditError(f"{node!r} is kept by name; it cannot be erased, take it off the keep-list")
+        if node.kind is Kind.RETURN or (node.kind is Kind.INPUT and self.owner is None):
+            raise EditError(f"{node!r} belongs to the signature of '{self.name}'; it cannot be erased")
         for value in node.results:
             if value.uses:
                 users = ", ".join(repr(user) for user in value.users[:3])
                 raise EditError(f"{value!r} is still read by {users}; replace its uses first")
-        for index, value in enumerate(node.operands):
-            if value is not None:
-                _unlink(value, node, index)
-        for body in node._bodies.values():
-            for inner, index, value in _reads(body):
-                if not body.encloses(value.producer.graph) and (inner, index) in value.uses:
-                    _unlink(value, inner, index)
-        self._edges.remove_node(node)
-        place = None
-        if node.kind is Kind.OPERATOR:
-            del self._kinds[node.domain, node.op_type][node]
-        elif node.kind is Kind.INPUT:
-            place = list(self._inputs).index(node)
-            del self._inputs[node]
-        node.graph = None
-        self._tell(edits.Erased(self, node, place))
+        self._detach(node)
+        self._tell(edits.Erased(self, node))
 
     def set_operands(self, node: Node, operands: Sequence[Value | None]) -> None:
         """Let a node read other operands, as many as are given.
 
         Raises:
-            EditError: an operand is not visible in the node's graph.
+            EditError: an operand is not visible in the node's graph, or made by the node itself.
         """
         self._require_own(node)
         old, new = node.operands, tuple(operands)
         if old == new:
             return
         for value in new:
-            if value is not None and not self.can_see(value):
-                raise EditError(f"{value!r} is not visible in graph '{self.name}'; {node!r} cannot read it")
-        for index in range(max(len(old), len(new))):
-            before = old[index] if index < len(old) else None
-            after = new[index] if index < len(new) else None
-            if before is after:
-                continue
-            if before is not None:
-                _unlink(before, node, index)
-            if after is not None:
-                _link(after, node, index)
-        node._operands = new
+            self._require_readable(value, node)
+        self._rewire(node, new)
         self._tell(edits.Rewired(self, node, old, new))
 
     def set_operand(self, node: Node, index: int, value: Value | None) -> None:
@@ -328,19 +173,20 @@ class Graph:
         """Set an attribute; None removes it.
 
         Raises:
-            EditError: ONNX knows the operator and it has no such attribute in this opset.
+            EditError: ONNX knows the operator and it has no such attribute in this opset; a body has that name; or the
+                value is none that ONNX has.
         """
         self._require_own(node)
         operator = node.schema
         if operator is not None and value is not None and name not in operator.attributes:
             raise EditError(f"{node.op_type} has no attribute '{name}' in opset {node.opset}; see the operator's page")
-        old = node._attributes.get(name)
-        if value is None:
-            node._attributes.pop(name, None)
-        else:
-            node._attributes[name] = value
-        if node.origin is not None:
-            node.origin.is_intact = False
+        if name in node.bodies:
+            raise EditError(f"'{name}' of {node!r} is a body; edit the nodes in it")
+        value = None if value is None else checked_attribute(name, value)
+        old = node.attributes.get(name)
+        if is_same_attribute(old, value):
+            return
+        self._write_attribute(node, name, value)
         self._tell(edits.AttributeSet(self, node, name, old, value))
 
     def retype(self, value: Value, type: Type | None) -> None:
@@ -351,40 +197,47 @@ class Graph:
         self._tell(edits.Retyped(self, value, old, type))
 
     def rename(self, item: Value | Node, name: str | None) -> None:
-        """Give a value or node another label.
+        """Give a value or node another label; None leaves a value's name to export.
 
         Raises:
             EditError: the name belongs to the signature or is kept from outside.
         """
-        if isinstance(item, Value) and (item.producer.kind is Kind.INPUT or item.producer.is_pinned):
+        node = item.producer if isinstance(item, Value) else item
+        is_signature = isinstance(item, Value) and node.kind is Kind.INPUT and self.owner is None
+        if node.is_pinned or is_signature:
             raise EditError(f"{item!r} is known outside by its name; it cannot be renamed")
+        if isinstance(item, Node):
+            name = name or ""
         if item.name == name:
             return
-        old, item.name = item.name, name  # type: ignore[assignment]  # only values may be unnamed
+        old = item.name
+        item.name = name
         self._tell(edits.Renamed(self, item, old, name))
 
     def store_as_node(self, constant: Node, as_node: bool) -> None:
         """Choose whether a constant is written as a `Constant` node or as an initializer."""
         if constant.stored_as_node != as_node:
             constant.stored_as_node = as_node
-            self._tell(edits.Restored(self, constant, not as_node, as_node))
+            self._tell(edits.StorageSet(self, constant, not as_node, as_node))
 
     def set_results(self, node: Node, results: Sequence[Value]) -> None:
-        """Let a node give only some of its results, in their order (or, to undo that, all again).
+        """Let a node give only some of its results, in their order.
 
         Raises:
-            EditError: a result that goes is still read, or the node is kept by name.
+            EditError: a result that goes is still read, one was not there, or the node is kept by name.
         """
         self._require_own(node)
         old, new = node.results, tuple(results)
+        if old == new:
+            return
         if node.is_pinned:
             raise EditError(f"{node!r} is kept by name; its results stay")
         for value in old:
             if value not in new and value.uses:
                 raise EditError(f"{value!r} is still read by {value.users[0]!r}; replace its uses first")
-        node.results = new
-        for index, value in enumerate(new):
-            value.index = index
+        if [value for value in old if value in new] != list(new):
+            raise EditError(f"{node!r} can only give results it has, in their order; make a new node for others")
+        self._write_results(node, new)
         self._tell(edits.Narrowed(self, node, old, new))
 
     def set_detail(self, name: str, detail: Any) -> None:
@@ -393,99 +246,133 @@ class Graph:
         self._tell(edits.DetailSet(self, name, old, detail))
 
     def set_opset(self, domain: str, version: int | None) -> None:
-        """Import an opset in this graph and its bodies, or none of a domain."""
-        old, opsets = self.opsets.get(domain), dict(self.opsets)
-        if version is None:
-            opsets.pop(domain, None)
-        else:
-            opsets[domain] = version
-        for graph in (self, *self.bodies_inside()):
-            graph.opsets = opsets
-        self._tell(edits.OpsetSet(self, domain, old, version))
+        """Import an opset of a domain, in this graph and its bodies; None drops the import.
+
+        Raises:
+            EditError: this is a body, which shares the imports of the graph around it.
+        """
+        if self.owner is not None:
+            raise EditError(f"'{self.name}' is a body; set the opset of the graph around it")
+        old = self._imports.get(domain)
+        if old != version:
+            self._write_opset(domain, version)
+            self._tell(edits.OpsetSet(self, domain, old, version))
 
     def replace_uses(self, old: Value, new: Value) -> None:
-        """Let everything that reads `old` read `new`; an unnamed `new` takes the name of `old`."""
+        """Let everything that reads `old` read `new`; an unnamed `new` takes the name of `old`.
+
+        Raises:
+            EditError: `new` is not visible to a user of `old`, or is computed by one; nothing was replaced.
+        """
         if old is new:
             return
+        for user, _ in old.uses:
+            assert user.graph is not None
+            user.graph._require_readable(new, user)
         for user, index in list(old.uses):
             assert user.graph is not None
             user.graph.set_operand(user, index, new)
         if new.name is None and old.name and old.producer.kind is not Kind.INPUT and not old.producer.is_pinned:
-            name = old.name
-            new.declared = old.declared
-            self.rename(old, None)
-            self.rename(new, name)
+            before, after = old.producer.graph or self, new.producer.graph or self
+            name, declared = old.name, old.declared
+            before._redeclare(old, None)
+            after._redeclare(new, declared)
+            before.rename(old, None)
+            after.rename(new, name)
 
-    def move_input(self, node: Node, place: int) -> None:
-        """Put the input added last at its place among the inputs: how an erased one comes back."""
-        others = [other for other in self._inputs if other is not node]
-        self._inputs = dict.fromkeys([*others[:place], node, *others[place:]])
+    def undo(self, edit: edits.Edit) -> None:
+        """Take back the latest edit, as a `Journal` does; listeners are told of the inverse, nothing is checked."""
+        inverse = self._invert(edit)
+        self._tell(inverse, undoes=True)
 
-    # --- helpers ------------------------------------------------------------------------------------------------------
+    def _write_attribute(self, node: Node, name: str, value: Any) -> None:
+        attributes = {**node.attributes, name: value}
+        if value is None:
+            del attributes[name]
+        # Never changed in place: the node's `Origin` holds the mapping as it was read.
+        node._attributes = MappingProxyType(attributes)
 
-    def can_see(self, value: Value) -> bool:
-        """True if a node of this graph may read the value: it is made here or in a graph around this one."""
-        home, graph = value.producer.graph, self
-        while graph is not home:
-            if graph.owner is None:
-                return False
-            if graph.owner.graph is None:  # inside a detached node: checked when that one is inserted
-                return home is not None
-            graph = graph.owner.graph
-        return home is not None
+    def _write_opset(self, domain: str, version: int | None) -> None:
+        self._imports.pop(domain, None)
+        if version is not None:
+            self._imports[domain] = version
+
+    def _write_results(self, node: Node, results: tuple[Value, ...]) -> None:
+        node.results = results
+        for index, value in enumerate(results):
+            value.index = index
+
+    def _redeclare(self, value: Value, declared: bytes | None) -> None:
+        if value.declared is not declared:
+            old, value.declared = value.declared, declared
+            self._tell(edits.Redeclared(self, value, old, declared))
+
+    def _invert(self, edit: edits.Edit) -> edits.Edit:
+        match edit:
+            case edits.Inserted(node=node):
+                self._detach(node)
+                return edits.Erased(self, node)
+            case edits.Erased(node=node):
+                self._attach(node)
+                return edits.Inserted(self, node)
+            case edits.Rewired(node=node, old=operands):
+                self._rewire(node, operands)
+                return edits.Rewired(self, node, edit.new, operands)
+            case edits.AttributeSet(node=node, name=name, old=value):
+                self._write_attribute(node, name, value)
+                return edits.AttributeSet(self, node, name, edit.new, value)
+            case edits.Retyped(value=value, old=type):
+                value.type = type
+                return edits.Retyped(self, value, edit.new, type)
+            case edits.Renamed(item=item, old=old):
+                item.name = old
+                return edits.Renamed(self, item, edit.new, old)
+            case edits.Redeclared(value=value, old=declared):
+                value.declared = declared
+                return edits.Redeclared(self, value, edit.new, declared)
+            case edits.StorageSet(node=node, old=as_node):
+                node.stored_as_node = as_node
+                return edits.StorageSet(self, node, edit.new, as_node)
+            case edits.OpsetSet(domain=domain, old=version):
+                self._write_opset(domain, version)
+                return edits.OpsetSet(self, domain, edit.new, version)
+            case edits.Narrowed(node=node, old=results):
+                self._write_results(node, results)
+                return edits.Narrowed(self, node, edit.new, results)
+            case edits.DetailSet(name=name, old=detail):
+                self.details[name] = detail
+                return edits.DetailSet(self, name, edit.new, detail)
+            case edits.FunctionsSet(old=functions):
+                self.model.functions = functions
+                return edits.FunctionsSet(self, edit.new, functions)
+            case _:
+                assert_never(edit)
 
     def _require_own(self, node: Node) -> None:
         if node.graph is not self:
             raise EditError(f"{node!r} is not in graph '{self.name}'; call the edit on its own graph")
 
-    def _tell(self, edit: edits.Edit) -> None:
+    def _require_readable(self, value: Value | None, user: Node) -> None:
+        """Refuse what `user`, in this graph, must not read: values of other graphs, and its own."""
+        if value is None:
+            return
+        if not self.can_see(value):
+            raise EditError(f"{value!r} is not visible in graph '{self.name}', where {user!r} is; insert it first")
+        holder: Node | None = user
+        graph: Graph | None = self
+        while graph is not value.producer.graph and graph is not None:
+            holder, graph = graph.owner, graph.parent
+        if holder is value.producer:
+            raise EditError(f"{user!r} would read {value!r}, which it computes; make it read something else")
+
+    def _tell(self, edit: edits.Edit, *, undoes: bool = False) -> None:
+        step = 0 if isinstance(edit, edits.Retyped) else -1 if undoes else 1
+        is_structural = isinstance(edit, _STRUCTURAL)
         graph: Graph | None = self
         while graph is not None:
             graph.version += 1
-            owner = graph.owner
-            if owner is not None and owner.origin is not None and not isinstance(edit, edits.Retyped):
-                owner.origin.is_intact = False
-            graph = None if owner is None else owner.graph
+            graph.changes += step
+            if is_structural:
+                graph._order = None
+            graph = graph.parent
         self.model.tell(edit)
-
-    def freeze_opsets(self) -> None:
-        """Make the opset imports read-only for whoever is handed the graph."""
-        self.opsets = MappingProxyType(dict(self.opsets))
-
-    def __repr__(self) -> str:
-        """The name and size."""
-        return f"<Graph '{self.name}': {len(self.nodes())} operators>"
-
-
-def _link(value: Value, user: Node, index: int) -> None:
-    place = _node_at_home(value, user)
-    if place is not None:
-        value.uses[user, index] = None
-        value.producer.graph._edges.add_edge(value.producer, place, key=(user, index))  # type: ignore[union-attr]
-
-
-def _unlink(value: Value, user: Node, index: int) -> None:
-    if (user, index) not in value.uses:
-        return
-    del value.uses[user, index]
-    place = _node_at_home(value, user)
-    value.producer.graph._edges.remove_edge(value.producer, place, key=(user, index))  # type: ignore[union-attr]
-
-
-def _node_at_home(value: Value, user: Node) -> Node | None:
-    """The node of the value's own graph that is, or contains, the user; None while an owner is detached."""
-    home, node = value.producer.graph, user
-    while node.graph is not home:
-        if node.graph is None or node.graph.owner is None:
-            return None
-        node = node.graph.owner
-    return node
-
-
-def _reads(body: Graph) -> Iterator[tuple[Node, int, Value]]:
-    """Every read in a body and the bodies below it."""
-    for graph in (body, *body.bodies_inside()):
-        for node in graph.all_nodes():
-            for index, value in enumerate(node.operands):
-                if value is not None:
-                    yield node, index, value

@@ -5,8 +5,9 @@
    holds the user, and there are no other edges.
 3. Every operand is visible: made in the user's graph or in one around it.
 4. The graph has no cycle, counting what bodies read from outside.
-5. Names of values are unique within a graph; export renames a body's value that would hide one the body reads.
-6. The operands and results of a node that a rewrite built fit the operator's schema in the graph's opset in number.
+5. Names of values are unique within a graph; export renames a body's value that would hide an outer one.
+6. The operands and results of a node that a rewrite built fit the operator's schema in the graph's opset in number, and
+   no operand is left out that the schema requires.
 7. A value's type does not contradict the data of its constant.
 """
 
@@ -34,21 +35,31 @@ def check_model(model: Model) -> None:
 
 
 def check_graph(graph: Graph, nodes: Iterable[Node] | None = None) -> None:
-    """Check one graph, or of its node-wise invariants only those of the given nodes.
+    """Check one graph; given nodes, of the invariants that speak of single nodes only theirs.
 
     Raises:
         InvariantViolationError: the first invariant found broken, by number.
     """
-    for node in graph.all_nodes() if nodes is None else nodes:
-        if node.graph is not graph:
-            continue
+    inside = [node for node in (graph.all_nodes() if nodes is None else nodes) if node.graph is graph]
+    for node in inside:
         _check_reads(node)
         _check_arity(node)
         _check_constant(node)
     if nodes is None:
         _check_edges(graph)
         _check_names(graph)
-    if not nx.is_directed_acyclic_graph(graph._edges):
+    # What a body reads is an edge of the graph that makes it: a cycle may be there.
+    homes = {graph: None}
+    for node in inside:
+        for value in node.operands:
+            if value is not None and value.producer.graph is not None:
+                homes[value.producer.graph] = None
+    for home in homes:
+        _check_acyclic(home)
+
+
+def _check_acyclic(graph: Graph) -> None:
+    if not nx.is_directed_acyclic_graph(graph.nx):
         cycle = " -> ".join(repr(node) for node in graph.find_cycle()[:10])
         raise InvariantViolationError(4, f"graph '{graph.name}' has a cycle: {cycle}")
 
@@ -71,9 +82,12 @@ def _check_reads(node: Node) -> None:
 
 def _check_edges(graph: Graph) -> None:
     expected = sum(len(value.uses) for node in graph.all_nodes() for value in node.results)
-    found = graph._edges.number_of_edges()
-    if expected != found:
-        raise InvariantViolationError(2, f"graph '{graph.name}' stores {found} edges for {expected} uses")
+    stored = graph.nx
+    found = stored.number_of_edges()
+    if not expected == found == graph.use_count:
+        raise InvariantViolationError(
+            2, f"graph '{graph.name}' stores {found} edges and counts {graph.use_count} for {expected} uses"
+        )
     for node in graph.all_nodes():
         for value in node.results:
             for user, index in value.uses:
@@ -82,19 +96,19 @@ def _check_edges(graph: Graph) -> None:
                     if place.graph is None or place.graph.owner is None:
                         raise InvariantViolationError(3, f"{user!r} lies outside graph '{graph.name}'")
                     place = place.graph.owner
-                if not graph._edges.has_edge(node, place, key=(user, index)):
+                if not stored.has_edge(node, place, key=(user, index)):
                     raise InvariantViolationError(2, f"the use of {value!r} by {user!r} has no edge")
 
 
 def _check_names(graph: Graph) -> None:
-    seen: dict[str, Node] = {}
+    seen: set[str] = set()
     for node in graph.all_nodes():
         for value in node.results:
             if not value.name:
                 continue
             if value.name in seen:
                 raise InvariantViolationError(5, f"two values are called '{value.name}' in graph '{graph.name}'")
-            seen[value.name] = node
+            seen.add(value.name)
 
 
 def _check_arity(node: Node) -> None:
@@ -104,9 +118,13 @@ def _check_arity(node: Node) -> None:
     operands, results = len(node.operands), len(node.results)
     if not operator.min_inputs <= operands <= operator.max_inputs:
         raise InvariantViolationError(
-            6, f"{node!r} has {operands} operands; {node.op_type} of opset {node.opset} takes "
-            f"{operator.min_inputs} to {operator.max_inputs}"
+            6,
+            f"{node!r} has {operands} operands; {node.op_type} of opset {node.opset} takes "
+            f"{operator.min_inputs} to {operator.max_inputs}",
         )
+    for value, formal in zip(node.operands, operator.inputs, strict=False):
+        if value is None and not formal.optional and not formal.variadic:
+            raise InvariantViolationError(6, f"{node!r} leaves out '{formal.name}', which {node.op_type} requires")
     if not operator.min_outputs <= results <= operator.max_outputs:
         raise InvariantViolationError(6, f"{node!r} has {results} results, which {node.op_type} cannot have")
 

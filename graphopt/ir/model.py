@@ -37,6 +37,10 @@ class Function:
         """What a node's domain, operator and overload must equal to call it."""
         return (self.domain, self.name, self.overload)
 
+    def __repr__(self) -> str:
+        """Domain, name and overload."""
+        return ":".join(part for part in self.key if part)
+
 
 class Model:
     """Everything a model file holds."""
@@ -70,10 +74,9 @@ class Model:
     def set_functions(self, functions: Mapping[FunctionKey, Function]) -> None:
         """Let the model have other local functions; those it had are untouched, so that this can be undone."""
         old, self.functions = self.functions, dict(functions)
-        self.graph.version += 1
         self.tell(FunctionsSet(self.graph, old, self.functions))
 
-    # --- listeners and rewrites -----------------------------------------------------------------------------------------
+    # --- listeners and rewrites -----------------------------------------------------------------------------------
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:

@@ -34,20 +34,34 @@ class _NotConstant:
 
 
 NOT_CONSTANT = _NotConstant()
-_PARAMETER_ALIASES = {("TopK", "k"): "K", ("Pad", "value"): "constant_value"}
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _READ_LIMIT = 1 << 16  # parameters are short; a longer operand is data
 
 
-@dataclass(slots=True)
-class Origin:
-    """What the file says of a node, so that it can be written back as it was read."""
+class Form(Enum):
+    """The message a node was read from."""
 
+    NODE = "NodeProto"
+    TENSOR = "TensorProto"
+    SPARSE = "SparseTensorProto"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the file says of a node, so that it can be written back as it was read.
+
+    Attributes:
+        form: Which message it was.
+        proto: The serialized message.
+        names: The node's name, its operand names, "", and its result names, or an initializer's only name: while all
+            of them hold, so does `proto`.
+        attributes: The attributes as read.
+    """
+
+    form: Form
     proto: memoryview
-    """The serialized `NodeProto`, or the `TensorProto` of an initializer."""
     names: tuple[str, ...]
-    """The node's name, its operand names and its result names at load: if all still hold, `proto` does."""
-    is_intact: bool = True
-    """False once an attribute or something inside a body was edited."""
+    attributes: Mapping[str, Any]
 
 
 class Node:
@@ -65,6 +79,7 @@ class Node:
         "default",
         "domain",
         "graph",
+        "is_new",
         "is_pinned",
         "kind",
         "name",
@@ -103,14 +118,16 @@ class Node:
         """The default of an input that a caller may leave out (IR version 4 and newer)."""
         self.stored_as_node = False
         self.is_pinned = False
-        """True if something outside the graph names it (training info, a keep-list): it is neither erased nor renamed."""
+        """True if something outside names it (training info, a keep-list): it is neither erased nor renamed."""
+        self.is_new = True
+        """False for what the file brought: it keeps its name before anything a rewrite made."""
         self.results = tuple(Value(self, index) for index in range(results))
         self.graph: Graph | None = None
         self.rank = 0
         self.origin: Origin | None = None
         self._operands = operands
-        self._attributes: dict[str, Any] = dict(attributes or {})
-        self._bodies: dict[str, Graph] = {}
+        self._attributes: Mapping[str, Any] = MappingProxyType(dict(attributes)) if attributes else _NOTHING
+        self._bodies: Mapping[str, Graph] = _NOTHING
 
     def __hash__(self) -> int:
         """The serial number: networkx's sets of nodes iterate alike in every process."""
@@ -124,12 +141,33 @@ class Node:
     @property
     def attributes(self) -> Mapping[str, Any]:
         """The attributes the file states, bodies aside; defaults are added by `param`."""
-        return MappingProxyType(self._attributes)
+        return self._attributes
 
     @property
     def bodies(self) -> Mapping[str, Graph]:
         """The graphs this node owns, by attribute; one of a list is `name[i]`."""
-        return MappingProxyType(self._bodies)
+        return self._bodies
+
+    @property
+    def has_attributes_as_read(self) -> bool:
+        """True if every attribute is the one the file gave."""
+        if self.origin is None:
+            return False
+        read = self.origin.attributes
+        return self._attributes is read or (
+            len(self._attributes) == len(read) and all(self.is_attribute_as_read(name) for name in read)
+        )
+
+    @property
+    def is_intact(self) -> bool:
+        """True if attributes and bodies are what the file says; operands and names may have changed."""
+        return self.has_attributes_as_read and all(body.changes == 0 for body in self._bodies.values())
+
+    def is_attribute_as_read(self, name: str) -> bool:
+        """True if the attribute is the one the file gave."""
+        if self.origin is None or name not in self.origin.attributes:
+            return False
+        return self._attributes.get(name) is self.origin.attributes[name]
 
     @property
     def is_operator(self) -> bool:
@@ -171,6 +209,15 @@ class Node:
         """False if the operator meant something else in this graph's opset (Softmax before 13, …)."""
         return schema.is_latest_meaning(self.domain, self.op_type, self.opset)
 
+    def add_body(self, name: str, body: Graph) -> None:
+        """Give a new node a body, which must have been made with this node as its owner.
+
+        Args:
+            name: The attribute's name; of a list of graphs, `name[i]`.
+            body: The body.
+        """
+        self._bodies = MappingProxyType({**self._bodies, name: body})
+
     def operand(self, index: int) -> Value | None:
         """The operand at a position, None where it is omitted or past the end."""
         return self._operands[index] if index < len(self._operands) else None
@@ -180,16 +227,18 @@ class Node:
 
         Returns:
             The attribute with its default filled in; of an operand, a number for a scalar and a tuple for a vector;
-            None where the operator or the model says nothing; `NOT_CONSTANT` for an operand computed at run time.
+            None where the operator or the model says nothing; `NOT_CONSTANT` for an operand computed at run time and,
+            inside a function, for an attribute the caller gives.
         """
         if name in self._attributes:
-            return self._attributes[name]
+            value = self._attributes[name]
+            return NOT_CONSTANT if isinstance(value, schema.RefAttribute) else value
         operator = self.schema
         if operator is None:
             return None
         if name in operator.attributes:
             return operator.defaults.get(name)
-        position = operator.input_index(_PARAMETER_ALIASES.get((self.op_type, name), name))
+        position = operator.input_index(name)
         value = None if position is None else self.operand(position)
         if value is None:
             return None
@@ -201,7 +250,7 @@ class Node:
     def param_operand(self, name: str) -> int | None:
         """The position of the operand that carries a parameter in this opset, None if an attribute does."""
         operator = self.schema
-        return None if operator is None else operator.input_index(_PARAMETER_ALIASES.get((self.op_type, name), name))
+        return None if operator is None else operator.input_index(name)
 
     def nested(self) -> Iterator[Node]:
         """Every node inside the bodies, at any depth."""

@@ -75,19 +75,30 @@ Type: TypeAlias = TensorType | SequenceType | OptionalType | OpaqueType
 
 
 def merge_types(known: Type | None, found: Type | None) -> Type | None:
-    """What two true statements about one value say together; `known` wins where both are silent or disagree in form."""
+    """What two true statements about one value say together; where they disagree, `known` wins."""
     if known is None or found is None:
-        return known if found is None else found
-    if not isinstance(known, TensorType) or not isinstance(found, TensorType):
+        return found if known is None else known
+    if isinstance(known, TensorType) and isinstance(found, TensorType):
+        dtype = found.dtype if known.dtype is DType.UNDEFINED else known.dtype
+        return TensorType(dtype, _merge_shapes(known.shape, found.shape))
+    if isinstance(known, SequenceType) and isinstance(found, SequenceType):
+        return SequenceType(merge_types(known.element, found.element))
+    if isinstance(known, OptionalType) and isinstance(found, OptionalType):
+        return OptionalType(merge_types(known.element, found.element))
+    return known
+
+
+def _merge_shapes(known: Shape | None, found: Shape | None) -> Shape | None:
+    if known is None or found is None:
+        return found if known is None else known
+    if len(known) != len(found):
         return known
-    if known.shape is None or found.shape is None or len(known.shape) != len(found.shape):
-        return TensorType(known.dtype, found.shape if known.shape is None else known.shape)
-    dims = tuple(_merge_dims(left, right) for left, right in zip(known.shape, found.shape, strict=True))
-    return known if dims == known.shape else TensorType(known.dtype, dims)
+    return tuple(_merge_dims(left, right) for left, right in zip(known, found, strict=True))
 
 
 def _merge_dims(known: Dim, found: Dim) -> Dim:
-    if known is None or isinstance(found, int):
+    """A number says more than an expression, an expression more than nothing."""
+    if known is None or (isinstance(found, int) and not isinstance(known, int)):
         return found
     return known
 
@@ -109,5 +120,6 @@ def contradict(left: Type | None, right: Type | None) -> bool:
         return False
     if type(left) is not type(right):
         return True
-    assert not isinstance(left, TensorType) and not isinstance(right, TensorType)
+    if isinstance(left, TensorType) or isinstance(right, TensorType):
+        return True
     return contradict(left.element, right.element)

@@ -29,7 +29,7 @@ class Value:
         self.name = name
         self.type = type
         self.declared: bytes | None = None
-        """The serialized `ValueInfoProto` the file has for this value; carried through, never evidence."""
+        """The serialized `ValueInfoProto` the file has for this value; carried through, its dims are no evidence."""
         self.elements: tuple[Dim, ...] | None = None
         """What a small integer tensor (a shape, a size, an index) holds, flattened, as far as it follows from the
         shapes of the inputs; set by the inference, None if it carries no shape or nothing is known."""

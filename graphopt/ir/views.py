@@ -11,6 +11,7 @@ from graphopt.errors import EditError
 if TYPE_CHECKING:
     from graphopt.ir.graph import Graph
     from graphopt.ir.node import Node
+    from graphopt.ir.value import Value
 
 _MUTATORS = (
     "add_node",
@@ -36,7 +37,7 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 
 def frozen_view(stored: nx.MultiDiGraph[Node]) -> nx.MultiDiGraph[Node]:
     """A view that shares the stored adjacency and refuses to be edited."""
-    view: nx.MultiDiGraph[Node] = nx.graphviews.generic_graph_view(stored)
+    view: nx.MultiDiGraph[Node] = nx.graphviews.generic_graph_view(stored)  # type: ignore[type-var, unused-ignore]
     for name in _MUTATORS:
         setattr(view, name, _refuse)
     return view
@@ -45,32 +46,43 @@ def frozen_view(stored: nx.MultiDiGraph[Node]) -> nx.MultiDiGraph[Node]:
 def plain_copy(graph: Graph) -> nx.MultiDiGraph[int]:
     """A copy with serial numbers as nodes and only strings and numbers as data.
 
-    Nodes carry `kind`, `op`, `domain`, `name` and `scope`; edges `value`, `operand`, `dtype` and `shape`.
+    Nodes carry `kind`, `op`, `domain`, `name`, `scope` (the graph's name), and the `dtype` and `shape` of their first
+    result; edges carry `value`, `operand`, `dtype` and `shape`.
     """
     copy: nx.MultiDiGraph[int] = nx.MultiDiGraph(name=graph.name)
-    for node in graph.all_nodes():
+    nodes = graph.all_nodes()
+    for node in nodes:
+        first = node.results[0] if node.results else None
         copy.add_node(
             node.serial,
             kind=node.kind.value,
             op=node.op_type,
             domain=node.domain,
-            name=node.name or next((value.name or "" for value in node.results), ""),
+            name=node.name or (first.name if first is not None else None) or "",
             scope=graph.name,
+            dtype=_dtype_text(first),
+            shape=_shape_text(first),
         )
-    for node in graph.all_nodes():
-        for value in node.results:
-            for user, index in value.uses:
-                place = user
-                while place.graph is not graph:
-                    assert place.graph is not None and place.graph.owner is not None
-                    place = place.graph.owner
-                shape = "" if value.shape is None else ",".join("?" if dim is None else str(dim) for dim in value.shape)
-                copy.add_edge(
-                    node.serial,
-                    place.serial,
-                    value=value.name or "",
-                    operand=index,
-                    dtype="" if value.dtype is None else value.dtype.text,
-                    shape=shape,
-                )
+    stored = graph.nx
+    for node in nodes:
+        for _, place, (user, index) in stored.out_edges(node, keys=True):
+            value = user.operands[index]
+            copy.add_edge(
+                node.serial,
+                place.serial,
+                value=value.name or "",
+                operand=index,
+                dtype=_dtype_text(value),
+                shape=_shape_text(value),
+            )
     return copy
+
+
+def _dtype_text(value: Value | None) -> str:
+    return "" if value is None or value.dtype is None else value.dtype.text
+
+
+def _shape_text(value: Value | None) -> str:
+    if value is None or value.shape is None:
+        return ""
+    return ",".join("?" if dim is None else str(dim) for dim in value.shape)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graphopt.onnxio.reader import load, metadata_of
+from graphopt.onnxio.loading import load
+from graphopt.onnxio.metadata import metadata_of
 from graphopt.onnxio.save import save
 from graphopt.onnxio.text import parse_text
 from graphopt.onnxio.writer import to_proto, write_model

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 
 from graphopt.errors import ExternalDataError
-from graphopt.tensors.region import FileMapping, FileRegion, map_file
+from graphopt.tensors import FileMapping, FileRegion, map_file
 
 
 class ExternalFiles:
-    """The external data of one model: resolves locations inside the model's folder and maps each file once."""
+    """The external data of one model: resolves locations inside the model's folder and maps each file once.
+
+    Attributes:
+        folder: The model's folder; None for a model that is no file.
+        mappings: What was opened so far, by location.
+    """
 
     def __init__(self, folder: str | None) -> None:
         self.folder = folder
@@ -61,7 +66,7 @@ class ExternalFiles:
             return map_file(path)
         except OSError as error:
             raise ExternalDataError(
-                f"tensor '{tensor_name}' lies in '{location}', which cannot be opened ({error.strerror}); "
+                f"tensor '{tensor_name}' lies in '{location}', which cannot be opened: {error.strerror}; "
                 "put the data file beside the model"
             ) from error
 
@@ -75,10 +80,10 @@ def resolve(folder: str, location: str, who: str) -> str:
     remedy = "graphopt reads only data beside the model; move the file there and correct the location"
     if not location:
         raise ExternalDataError(f"{who} is external but names no location; export the model again")
-    if os.path.isabs(location) or "\\" in location or ".." in location.split("/"):
-        raise ExternalDataError(f"{who} lies at '{location}', outside the model's folder; {remedy}")
+    if os.path.isabs(location) or "\\" in location or "\0" in location or ".." in location.split("/"):
+        raise ExternalDataError(f"{who} lies at {location!r}, outside the model's folder; {remedy}")
     root = os.path.realpath(folder)
     path = os.path.join(root, location)
     if os.path.commonpath([root, os.path.realpath(path)]) != root:
-        raise ExternalDataError(f"{who} lies at '{location}', a link out of the model's folder; {remedy}")
+        raise ExternalDataError(f"{who} lies at {location!r}, a link out of the model's folder; {remedy}")
     return path

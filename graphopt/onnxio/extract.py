@@ -154,7 +154,7 @@ def _declared(value: Value) -> ValueInfoProto:
 def _own_attributes(node: Node) -> NodeProto:
     """A message that holds a node's attributes and nothing else: as the file spells them where they still hold."""
     origin = node.origin
-    if origin is not None and origin.is_intact and not node.bodies:
+    if origin is not None and node.has_attributes_as_read and not node.bodies:
         read = NodeProto.FromString(bytes(origin.proto))
         if not any(_is_external(attribute) for attribute in read.attribute):
             return NodeProto(attribute=read.attribute)

@@ -2,103 +2,167 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from graphopt.ir import Graph, Kind, Node, Value
 
 
 class Names:
     """The names of one main graph or function, its bodies included.
 
-    A value keeps its own name, except that a graph output must carry the name the signature gives it. Where one value
-    would need two external names, or a body returns a value of an outer graph, `relays` says which `Identity` the file
-    needs: ONNX forbids the direct form.
+    A value keeps its own name, except that a graph output must carry the name the signature gives it, and that no name
+    may be given twice in a graph and what it can see. Where one value would need two external names, or a body returns
+    a value of an outer graph, `relays` says which `Identity` the file needs: ONNX forbids the direct form.
+
+    Args:
+        graph: The main graph or a function's.
+        signature: The names of its outputs.
+        hidden: Names the file itself gives to a value and to another one in a body; they stay.
+
+    Attributes:
+        of: The name of each value, "" for an optional result that is left out.
+        of_node: The name of each node that is new or a copy, unique among nodes.
+        outputs: The names of each graph's outputs.
+        relays: For each graph, values to pass on under another name by an `Identity`.
     """
 
-    def __init__(self, graph: Graph, signature: list[str]) -> None:
+    def __init__(self, graph: Graph, signature: Sequence[str], hidden: Iterable[str] = ()) -> None:
         self.of: dict[Value, str] = {}
+        self.of_node: dict[Node, str] = {}
         self.outputs: dict[Graph, list[str]] = {}
         self.relays: dict[Graph, list[tuple[Value, str]]] = {}
-        self._taken: set[str] = set(signature)
+        self._hidden = frozenset(hidden)
+        self._claimed: dict[Graph, set[str]] = {}
+        self._given: set[str] = set()
         self._counters: dict[str, int] = {}
         bodies = list(graph.bodies_inside())
-        self._collect([graph, *bodies])
+        graphs = [graph, *reversed(bodies)]  # the outer ones first
+        nodes = {scope: scope.all_nodes() for scope in graphs}
+        everything = [node for scope in graphs for node in nodes[scope]]
+        self._taken = {value.name for node in everything for value in node.results if value.name}
+        self._taken.update(signature)
+        captured = _captured(everything) if bodies else {}
         self._sign_main(graph, signature)
-        for scope in [graph, *reversed(bodies)]:
-            self._name_values(scope)
+        for is_new in (False, True):  # what the file brought keeps its name before what rewrites made gets one
+            for scope in graphs:
+                forbidden = {self.of[value] for value in captured.get(scope, ()) if value in self.of}
+                self._name_values(scope, [node for node in nodes[scope] if node.is_new == is_new], forbidden)
         for body in bodies:
             self._sign_body(body)
+        self._name_nodes(everything)
 
-    def _collect(self, graphs: list[Graph]) -> None:
-        for graph in graphs:
-            for node in graph.all_nodes():
-                self._taken.update(value.name for value in node.results if value.name)
+    # --- values ---------------------------------------------------------------------------------------------------
 
-    def _sign_main(self, graph: Graph, signature: list[str]) -> None:
-        relays = self.relays.setdefault(graph, [])
-        relayed: dict[str, None] = {}
-        for value, name in zip(graph.outputs, signature, strict=True):
-            if self.of.get(value) == name or name in relayed:
-                continue
+    def _sign_main(self, graph: Graph, signature: Sequence[str]) -> None:
+        pairs = list(zip(graph.outputs, signature, strict=True))
+        for value, name in pairs:
             if value.name == name:
                 self.of[value] = name
+        relays: dict[str, Value] = {}
+        for value, name in pairs:
+            if self.of.get(value) == name or name in relays:
                 continue
-            if value in self.of or not _is_renamable(value) or _keeps_own_output_name(value, graph, signature):
-                relays.append((value, name))
-                relayed[name] = None
+            if value in self.of or not _is_renamable(value):
+                relays[name] = value
             else:
                 self.of[value] = name
-        self.outputs[graph] = signature
+        self.relays[graph] = [(value, name) for name, value in relays.items()]
+        self.outputs[graph] = list(signature)
+        self._claimed[graph] = set(signature)
+        self._given.update(signature)
 
-    def _name_values(self, graph: Graph) -> None:
-        hidden = set(self.of.values()) if graph.owner is None else self._hidden_by(graph)
-        for node in graph.all_nodes():
+    def _name_values(self, graph: Graph, nodes: list[Node], forbidden: set[str]) -> None:
+        claimed = self._claimed.setdefault(graph, set())
+        for node in nodes:
             for value in node.results:
                 if value in self.of:
                     continue
-                if value.name and value.name not in hidden:
-                    self.of[value] = value.name
-                elif value.name == "" and not value.uses:
+                name = value.name
+                if name == "" and not value.uses:
                     self.of[value] = ""
-                else:
-                    self.of[value] = self.fresh(_base(node, value))
+                    continue
+                if not name or name in claimed or name in forbidden or self._is_hiding(name, graph, node):
+                    name = self.fresh(_base(node, value))
+                self.of[value] = name
+                claimed.add(name)
+                self._given.add(name)
 
-    def _hidden_by(self, body: Graph) -> set[str]:
-        """Names of outer values read in a body: nothing in the body may be called the same."""
-        return {self.of[value] for value in body.captures() if value in self.of}
+    def _is_hiding(self, name: str, graph: Graph, node: Node) -> bool:
+        """True if the name is another value's already, in a graph around or, for a new node, anywhere."""
+        if node.is_new:
+            return name in self._given
+        if name in self._hidden:
+            return False
+        outer = graph.parent
+        while outer is not None:
+            if name in self._claimed.get(outer, ()):
+                return True
+            outer = outer.parent
+        return False
 
     def _sign_body(self, body: Graph) -> None:
-        names, relays, seen = [], self.relays.setdefault(body, []), set()
+        names: list[str] = []
+        relays = self.relays.setdefault(body, [])
+        declared = [name for name, _ in body.details.get("outputs", [])]
+        if body.changes == 0 and declared == [self.of[value] for value in body.outputs]:
+            self.outputs[body] = declared  # as the file has it, whatever that is
+            return
         for value in body.outputs:
-            if value.producer.graph is body and self.of[value] not in seen:
-                name = self.of[value]
-            else:
-                name = self.fresh(f"{self.of[value]}_out")
+            name = self.of[value]
+            if value.producer.graph is not body or name in names:
+                name = self.fresh(f"{name}_out")
                 relays.append((value, name))
-            seen.add(name)
             names.append(name)
         self.outputs[body] = names
 
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def _name_nodes(self, nodes: list[Node]) -> None:
+        taken = {node.name for node in nodes if not node.is_new}
+        counters: dict[str, int] = {}
+        for node in nodes:
+            if node.is_new and (node.kind is Kind.OPERATOR or (node.is_constant and node.name)):
+                self.of_node[node] = _fresh(node.name or node.op_type, taken, counters)
+
+    def node_name(self, node: Node) -> str:
+        """The name of a node."""
+        return self.of_node.get(node, node.name)
+
     def fresh(self, base: str) -> str:
-        """A name nothing else has, the base itself if it is free."""
-        name = base
-        while name in self._taken:
-            count = self._counters[base] = self._counters.get(base, 0) + 1
-            name = f"{base}_{count}"
-        self._taken.add(name)
-        return name
+        """A value name nothing else has, the base itself if it is free."""
+        return _fresh(base, self._taken, self._counters)
+
+
+def _fresh(base: str, taken: set[str], counters: dict[str, int]) -> str:
+    name = base
+    while name in taken:
+        count = counters[base] = counters.get(base, 0) + 1
+        name = f"{base}_{count}"
+    taken.add(name)
+    return name
+
+
+def _captured(nodes: list[Node]) -> dict[Graph, dict[Value, None]]:
+    """For each body, the outer values that nodes in it, or deeper, read."""
+    captured: dict[Graph, dict[Value, None]] = {}
+    for node in nodes:
+        for value in node.operands:
+            if value is None:
+                continue
+            graph, home = node.graph, value.producer.graph
+            while graph is not None and graph is not home:
+                captured.setdefault(graph, {})[value] = None
+                graph = graph.parent
+    return captured
 
 
 def _is_renamable(value: Value) -> bool:
+    """True if nothing outside the graph knows the value by its name."""
     producer = value.producer
     if producer.kind is Kind.INPUT or producer.is_pinned:
         return False
-    return producer.kind is Kind.OPERATOR or value.declared is None or producer.stored_as_node
-
-
-def _keeps_own_output_name(value: Value, graph: Graph, signature: list[str]) -> bool:
-    """True if a later output gives the value the name it has already."""
-    return value.name in signature and any(
-        other is value and name == value.name for other, name in zip(graph.outputs, signature, strict=True)
-    )
+    is_listed = producer.kind is Kind.CONSTANT and not producer.stored_as_node and value.declared is not None
+    return not is_listed
 
 
 def _base(node: Node, value: Value) -> str:

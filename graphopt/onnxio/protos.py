@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from onnx import AttributeProto, TensorProto, TypeProto, numpy_helper
+from onnx import AttributeProto, TensorProto, TypeProto
 
 from graphopt.ir.symbol import Symbol
 from graphopt.ir.types import Dim, OpaqueType, OptionalType, SequenceType, TensorType, Type
 from graphopt.schema import RefAttribute, UnreadAttribute
 from graphopt.tensors import DType, Tensor
 
-_PLAIN_LISTS = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
+_SCALAR_FIELDS: dict[int, str] = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
+_LIST_FIELDS: dict[int, str] = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
 _LEGACY_FIELDS = (
     ("f", AttributeProto.FLOAT),
     ("i", AttributeProto.INT),
     ("s", AttributeProto.STRING),
     ("t", AttributeProto.TENSOR),
+    ("g", AttributeProto.GRAPH),
 )
 _LEGACY_LISTS = (
     ("floats", AttributeProto.FLOATS),
     ("ints", AttributeProto.INTS),
     ("strings", AttributeProto.STRINGS),
     ("tensors", AttributeProto.TENSORS),
+    ("graphs", AttributeProto.GRAPHS),
 )
 
 
@@ -47,78 +51,82 @@ def attribute_kind(proto: AttributeProto) -> int:
     return int(AttributeProto.INTS)
 
 
-def attribute_value(proto: AttributeProto) -> Any:
+def attribute_value(proto: AttributeProto, read_tensor: Callable[[TensorProto], Tensor]) -> Any:
     """An attribute in IR form; graphs are not read here."""
     kind = attribute_kind(proto)
     if proto.ref_attr_name:
         return RefAttribute(proto.ref_attr_name, kind)
-    if kind == AttributeProto.INT:
-        return proto.i
-    if kind == AttributeProto.FLOAT:
-        return proto.f
+    if kind in _SCALAR_FIELDS:
+        return getattr(proto, _SCALAR_FIELDS[kind])
+    if kind in _LIST_FIELDS:
+        return tuple(getattr(proto, _LIST_FIELDS[kind]))
     if kind == AttributeProto.STRING:
         return text_of(proto.s)
-    if kind in _PLAIN_LISTS:
-        return tuple(getattr(proto, _PLAIN_LISTS[kind]))
     if kind == AttributeProto.STRINGS:
         return tuple(text_of(item) for item in proto.strings)
     if kind == AttributeProto.TENSOR:
-        return tensor_of(proto.t)
+        return read_tensor(proto.t)
     if kind == AttributeProto.TENSORS:
-        return tuple(tensor_of(item) for item in proto.tensors)
-    return UnreadAttribute(proto.SerializeToString())
+        return tuple(read_tensor(item) for item in proto.tensors)
+    return UnreadAttribute(bytes(proto.SerializeToString()))
 
 
-def tensor_of(proto: TensorProto) -> Tensor:
-    """A tensor held in memory by its message."""
-    dtype, shape = DType(proto.data_type), tuple(proto.dims)
-    if proto.HasField("raw_data"):
-        return Tensor(dtype, shape, memoryview(proto.raw_data))
-    return Tensor(dtype, shape, lambda: numpy_helper.to_array(proto))
+def attribute_proto(name: str, value: Any, kind: int | None = None) -> AttributeProto:
+    """An attribute message of an IR value.
 
-
-_ELEMENT_FIELD = {tuple: "ints"}
-
-
-def attribute_proto(name: str, value: Any) -> AttributeProto:
-    """An attribute message of an IR value."""
+    Args:
+        name: The attribute's name.
+        value: Its value.
+        kind: What the operator's schema says it is; None to go by the value. A number alone does not say whether it is
+            an integer or a float, and an empty tuple says nothing.
+    """
     if isinstance(value, UnreadAttribute):
-        return AttributeProto.FromString(value.proto)
+        unread: AttributeProto = AttributeProto.FromString(value.proto)
+        return unread
     proto = AttributeProto(name=name)
     if isinstance(value, RefAttribute):
         proto.ref_attr_name = value.name
         proto.type = value.kind  # type: ignore[assignment]
         return proto
-    if isinstance(value, (tuple, list)):
-        return _list_attribute(proto, tuple(value))
-    if isinstance(value, bool) or isinstance(value, int):
-        proto.type, proto.i = AttributeProto.INT, int(value)
-    elif isinstance(value, float):
-        proto.type, proto.f = AttributeProto.FLOAT, value
-    elif isinstance(value, (str, bytes)):
-        proto.type, proto.s = AttributeProto.STRING, _bytes(value)
-    elif isinstance(value, Tensor):
-        proto.type = AttributeProto.TENSOR
+    chosen = _kind_of(value) if kind in (None, AttributeProto.UNDEFINED) else kind
+    if isinstance(value, tuple) and chosen not in _KINDS_OF_LISTS:
+        chosen = _kind_of(value)
+    proto.type = chosen  # type: ignore[assignment]
+    if chosen == AttributeProto.INT:
+        proto.i = int(value)
+    elif chosen == AttributeProto.FLOAT:
+        proto.f = float(value)
+    elif chosen == AttributeProto.STRING:
+        proto.s = _bytes(value)
+    elif chosen == AttributeProto.TENSOR:
         proto.t.CopyFrom(tensor_proto(value))
-    else:
-        raise TypeError(f"attribute '{name}' cannot hold {type(value).__name__}; use numbers, strings or a Tensor")
+    elif chosen == AttributeProto.INTS:
+        proto.ints.extend(int(item) for item in value)
+    elif chosen == AttributeProto.FLOATS:
+        proto.floats.extend(float(item) for item in value)
+    elif chosen == AttributeProto.STRINGS:
+        proto.strings.extend(_bytes(item) for item in value)
+    elif chosen == AttributeProto.TENSORS:
+        proto.tensors.extend(tensor_proto(item) for item in value)
     return proto
 
 
-def _list_attribute(proto: AttributeProto, values: tuple[Any, ...]) -> AttributeProto:
-    if values and all(isinstance(item, (str, bytes)) for item in values):
-        proto.type = AttributeProto.STRINGS
-        proto.strings.extend(_bytes(item) for item in values)
-    elif values and all(isinstance(item, Tensor) for item in values):
-        proto.type = AttributeProto.TENSORS
-        proto.tensors.extend(tensor_proto(item) for item in values)
-    elif any(isinstance(item, float) for item in values):
-        proto.type = AttributeProto.FLOATS
-        proto.floats.extend(float(item) for item in values)
-    else:
-        proto.type = AttributeProto.INTS
-        proto.ints.extend(int(item) for item in values)
-    return proto
+_KINDS_OF_LISTS = (AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS, AttributeProto.TENSORS)
+
+
+def _kind_of(value: Any) -> int:
+    if isinstance(value, tuple):
+        kinds = {_kind_of(item) for item in value}
+        if kinds == {int(AttributeProto.STRING)}:
+            return int(AttributeProto.STRINGS)
+        if kinds == {int(AttributeProto.TENSOR)}:
+            return int(AttributeProto.TENSORS)
+        return int(AttributeProto.FLOATS if AttributeProto.FLOAT in kinds else AttributeProto.INTS)
+    if isinstance(value, int):
+        return int(AttributeProto.INT)
+    if isinstance(value, float):
+        return int(AttributeProto.FLOAT)
+    return int(AttributeProto.STRING if isinstance(value, (str, bytes)) else AttributeProto.TENSOR)
 
 
 def _bytes(value: str | bytes) -> bytes:
@@ -145,9 +153,9 @@ def type_of(proto: TypeProto, input_name: str | None = None) -> Type | None:
     """
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
-        if proto.tensor_type.elem_type == 0:
-            return None
-        dtype = DType(proto.tensor_type.elem_type)
+        dtype = DType.from_code(proto.tensor_type.elem_type)
+        if dtype is DType.UNDEFINED:
+            return None  # a declaration need not be understood
         if input_name is None or not proto.tensor_type.HasField("shape"):
             return TensorType(dtype)
         dims = enumerate(proto.tensor_type.shape.dim)
@@ -156,23 +164,25 @@ def type_of(proto: TypeProto, input_name: str | None = None) -> Type | None:
         return SequenceType(type_of(proto.sequence_type.elem_type))
     if kind == "optional_type":
         return OptionalType(type_of(proto.optional_type.elem_type))
-    return None if kind is None else OpaqueType(proto.SerializeToString())
+    return None if kind is None else OpaqueType(bytes(proto.SerializeToString()))
 
 
 def _dim(proto: Any, input_name: str, axis: int) -> Dim:
     if proto.HasField("dim_value") and proto.dim_value >= 0:
         return int(proto.dim_value)
     # Two inputs may share a dim name and still differ in size: the runtime does not compare them.
-    return Symbol((input_name, axis), proto.dim_param or f"{input_name}.{axis}")
+    name = proto.dim_param if isinstance(proto.dim_param, str) else ""  # bytes where it is not UTF-8
+    return Symbol((input_name, axis), name or f"{input_name}.{axis}")
 
 
 def type_proto(type: Type | None) -> TypeProto | None:
     """A message of an IR type, symbolic dims by their text; None where nothing is known."""
     if type is None:
         return None
-    if isinstance(type, OpaqueType):
-        return TypeProto.FromString(type.proto)
     proto = TypeProto()
+    if isinstance(type, OpaqueType):
+        proto.ParseFromString(type.proto)
+        return proto
     if isinstance(type, TensorType):
         proto.tensor_type.elem_type = int(type.dtype)
         if type.shape is not None:

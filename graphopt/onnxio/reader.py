@@ -2,131 +2,138 @@
 
 from __future__ import annotations
 
-import gc
-import os
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    ModelProto,
-    NodeProto,
-    StringStringEntryProto,
-    TensorAnnotation,
-    ValueInfoProto,
-)
+from google.protobuf.message import DecodeError, Message
+from onnx import FunctionProto, TensorAnnotation, ValueInfoProto
 
-from graphopt.errors import ModelError
-from graphopt.ir import Function, Graph, Kind, Model, Node, Origin, Value
-from graphopt.ir.types import TensorType
+from graphopt.errors import EditError, ModelError
+from graphopt.ir import Form, Function, Graph, Kind, Model, Node, Origin, TensorType, Value
 from graphopt.onnxio import protos
 from graphopt.onnxio.external import ExternalFiles
+from graphopt.onnxio.nodes import NodeParts, constant_tensor, read_node
 from graphopt.onnxio.tensors import TensorReader
-from graphopt.onnxio.wire import BYTES, fields, read_varint
-from graphopt.tensors import Tensor
-from graphopt.tensors.region import FileMapping, FileRegion, map_file
+from graphopt.onnxio.wire import BYTES, VARINT, fields, piece_bytes, read_varint
+from graphopt.tensors import FileMapping, Tensor
 
-Scope: TypeAlias = dict[str, Value]
-_SMALL = 2048
-_GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_CONSTANT_ATTRIBUTES = ("value", "value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings")
+MAX_NESTING = 31
+"""Bodies inside one another; protobuf, the checker and the runtime refuse more."""
+_Proto = TypeVar("_Proto", bound=Message)
+_NO_ATTRIBUTES: Mapping[str, Any] = {}
+Place = tuple[int, int]
+"""Where a message begins and ends."""
 
 
-def load(source: str | os.PathLike[str] | bytes | ModelProto) -> Graph:
-    """Load a model; nothing of a weight is read.
+class Scope:
+    """The values a graph can name: its own, and those of the graphs around it."""
+
+    def __init__(self, outer: Scope | None = None) -> None:
+        self.outer = outer
+        self.values: dict[str, Value] = {}
+        self.depth: int = 0 if outer is None else outer.depth + 1
+        self.hidden: set[str] = set() if outer is None else outer.hidden
+        """Names the file gives both to a value and to another one in a body that could see it."""
+
+    def get(self, name: str) -> Value | None:
+        """The value of that name, the innermost if there are several."""
+        scope: Scope | None = self
+        while scope is not None:
+            value = scope.values.get(name)
+            if value is not None:
+                return value
+            scope = scope.outer
+        return None
+
+    def lookup(self, name: str, who: str) -> Value:
+        """The value of that name.
+
+        Raises:
+            ModelError: there is none.
+        """
+        value = self.get(name)
+        if value is None:
+            raise ModelError(f"{who} reads '{name}', which nothing defines; export the model again")
+        return value
+
+    def define(self, value: Value, name: str) -> None:
+        """Give a value its name.
+
+        Raises:
+            ModelError: another value has it.
+        """
+        other = self.values.get(name)
+        if other is not None:
+            if other.const is None or value.const is None:
+                raise ModelError(f"two values are called '{name}'; ONNX wants every name once, export the model again")
+            other.name = None  # of constants that share a name the runtime takes the last
+        elif self.outer is not None and self.outer.get(name) is not None:
+            self.hidden.add(name)
+        self.values[name] = value
+
+
+class ModelReader:
+    """Reads one model.
 
     Args:
-        source: A path, a serialized model, or a `ModelProto` (which is not changed).
-
-    Returns:
-        The main graph; `graph.model` holds the rest.
-
-    Raises:
-        ModelError: the file is missing, is no model, is cut short, or names something that does not exist.
-        ExternalDataError: external data is missing, too short, or outside the model's folder.
+        view: The serialized model.
+        mapping: The file it is in, None if it is in memory.
+        folder: Where its external data is; None if it was not loaded from a file.
     """
-    if isinstance(source, ModelProto):
-        try:
-            source = source.SerializeToString()
-        except Exception as error:
-            raise ModelError(f"the model does not fit one protobuf message ({error}); pass the path of its file") from error
-    if isinstance(source, bytes):
-        return _collector_paused(lambda: _Reader(memoryview(source), None, None).model().graph)
-    path = os.fspath(source)
-    try:
-        if os.path.isdir(path):
-            raise ModelError(f"'{path}' is a folder; name the .onnx file in it")
-        mapping = map_file(path)
-    except OSError as error:
-        raise ModelError(f"cannot read '{path}': {error.strerror}; check the path") from error
-    if mapping.size == 0:
-        raise ModelError(f"'{path}' is empty; export the model again")
-    folder = os.path.dirname(os.path.abspath(path))
-    try:
-        graph = _collector_paused(lambda: _Reader(mapping.view, mapping, folder).model().graph)
-    except ModelError as error:
-        error.args = (f"'{path}': {error.args[0]}", *error.args[1:])
-        raise
-    graph.model.path = path
-    return graph
-
-
-def _collector_paused(action: Callable[[], Graph]) -> Graph:
-    """Building many long-lived objects with the cyclic collector on costs more than building them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return action()
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-class _Reader:
-    """Reads one model."""
 
     def __init__(self, view: memoryview, mapping: FileMapping | None, folder: str | None) -> None:
         self.view = view
-        self.mapping = mapping
         self.external = ExternalFiles(folder)
         self.tensors = TensorReader(view, mapping, self.external)
 
-    def piece(self, start: int, end: int) -> FileRegion | memoryview:
-        """Bytes to be written back later, without copying them now."""
-        return self.view[start:end] if self.mapping is None else FileRegion(self.mapping, start, end - start)
+    def read(self) -> Model:
+        """The model.
 
-    def text(self, start: int, end: int) -> str:
-        return bytes(self.view[start:end]).decode("utf-8", "surrogateescape")
-
-    def model(self) -> Model:
-        ir_version, graph_at, imports, functions = 0, None, {}, []
+        Raises:
+            ModelError: it is no model, is cut short, has a cycle, or names something that does not exist.
+            ExternalDataError: external data is missing, too short, or outside the model's folder.
+        """
+        ir_version: int | None = None
+        graphs: list[Place] = []
+        functions: list[tuple[int, int, int]] = []
+        imports: dict[str, int] = {}
         import_fields: list[Any] = []
         kept: list[tuple[int, Any]] = []
         for number, kind, begin, payload, end in fields(self.view, 0, len(self.view)):
-            if number == 1 and kind == 0:
+            if number == 1 and kind == VARINT:
                 ir_version, _ = read_varint(self.view, payload, end)
             elif number == 7 and kind == BYTES:
-                graph_at = (payload, end)
+                graphs.append((payload, end))
             elif number == 8 and kind == BYTES:
                 domain, version = self.opset(payload, end)
                 imports[domain] = version
-                import_fields.append(self.piece(begin, end))
+                import_fields.append(self.tensors.piece(begin, end))
             elif number == 25 and kind == BYTES:
                 functions.append((begin, payload, end))
             else:
-                kept.append((number, self.piece(begin, end)))
-        if graph_at is None:
-            raise ModelError("this is no ONNX model: it holds no graph; check that it is the .onnx file itself")
-        model = Model(ir_version, imports)
-        model.details["fields"] = kept
-        model.details["external_files"] = self.external
-        model.details["opsets"] = dict(imports)
-        model.details["import_fields"] = import_fields
-        for begin, payload, end in functions:
-            function = self.function(model, begin, payload, end)
+                kept.append((number, self.tensors.piece(begin, end)))
+        if len(graphs) != 1:
+            what = "no graph" if not graphs else "several graphs"
+            raise ModelError(f"this is no ONNX model: it holds {what}; check that it is the .onnx file itself")
+        if not imports and (ir_version or 0) >= 3:
+            raise ModelError("the model imports no operator set, so it is cut short or unfinished; export it again")
+        model = Model(ir_version or 0, imports)
+        model.details = {
+            "fields": kept,
+            "external_files": self.external,
+            "ir_version": ir_version,
+            "opsets": dict(imports),
+            "import_fields": import_fields,
+            "hidden_names": set(),
+        }
+        for place in functions:
+            function = self.function(model, *place)
+            if function.key in model.functions:
+                raise ModelError(f"the model has two functions {function!r}; export it again")
             model.functions[function.key] = function
-        self.graph(model.graph, *graph_at, {})
+        scope = Scope()
+        self.graph(model.graph, *graphs[0], scope)
+        model.details["hidden_names"] |= scope.hidden
         if any(number == 20 for number, _ in kept):
             # Training info refers to initializers by name from outside the graph.
             for node in model.graph.constants():
@@ -134,233 +141,228 @@ class _Reader:
         return model
 
     def opset(self, start: int, end: int) -> tuple[str, int]:
+        """An `OperatorSetIdProto`: domain, "" for the standard one, and version."""
         domain, version = "", 0
-        for number, _, _, payload, stop in fields(self.view, start, end):
-            if number == 1:
-                domain = self.text(payload, stop)
-            elif number == 2:
+        for number, kind, _, payload, stop in fields(self.view, start, end):
+            if number == 1 and kind == BYTES:
+                domain = self.tensors.text(payload, stop)
+            elif number == 2 and kind == VARINT:
                 version, _ = read_varint(self.view, payload, stop)
-        return ("" if domain == "ai.onnx" else domain), version
+        return _plain_domain(domain), version
 
-    # --- graphs -----------------------------------------------------------------------------------------------------------
+    def parse(self, kind: type[_Proto], raw: bytes, start: int) -> _Proto:
+        """A message parsed by protobuf.
 
-    def graph(self, graph: Graph, start: int, end: int, outer: Scope) -> None:
-        found: dict[int, list[tuple[int, int]]] = {number: [] for number in (1, 5, 11, 12, 13, 14, 15)}
+        Raises:
+            ModelError: it is damaged.
+        """
+        message = kind()
+        try:
+            message.ParseFromString(raw)
+        except DecodeError as error:
+            raise ModelError(
+                f"the {kind.__name__} at byte {start} is damaged ({error}); fetch the file again"
+            ) from error
+        return message
+
+    # --- graphs ---------------------------------------------------------------------------------------------------
+
+    def graph(self, graph: Graph, start: int, end: int, scope: Scope) -> None:
+        """Fill a graph from the `GraphProto` between two offsets."""
+        if scope.depth > MAX_NESTING:
+            raise ModelError(f"bodies nest deeper than {MAX_NESTING}, which no runtime takes; flatten the model")
+        found: dict[int, list[Place]] = {number: [] for number in (1, 5, 11, 12, 13, 14, 15)}
         kept: list[tuple[int, Any]] = []
+        is_named = False
         for number, kind, begin, payload, stop in fields(self.view, start, end):
             if kind == BYTES and number in found:
                 found[number].append((payload, stop))
-            elif number == 2 and kind == BYTES:
-                graph.name = self.text(payload, stop)
+            elif kind == BYTES and number == 2:
+                graph.name, is_named = self.tensors.text(payload, stop), True
             else:
-                kept.append((number, self.piece(begin, stop)))
-        graph.details["fields"] = kept
-        graph.details["outputs"] = [self.value_info(at) for at in found[12]]
-        graph.details["annotations"] = [self.piece(*at) for at in found[14]]
-        infos = dict(self.value_info(at) for at in found[13])
-        scope: Scope = {}
+                kept.append((number, self.tensors.piece(begin, stop)))
+        outputs = [self.value_info(place) for place in found[12]]
+        graph.details = {
+            "is_named": is_named,
+            "fields": kept,
+            "outputs": outputs,
+            "annotations": [self.tensors.piece(*place) for place in found[14]],
+        }
         self.sources(graph, found, scope)
-        nodes = self.nodes(graph, found[1], scope, infos)
-        graph.details["infos"] = []
-        for name, raw in infos.items():
-            value = scope.get(name)
-            if value is None or value.declared is not None:
-                graph.details["infos"].append((None, raw))
-                continue
-            graph.details["infos"].append((value, raw))
-            value.declared = raw
-            if value.type is None:
-                value.type = protos.type_of(ValueInfoProto.FromString(raw).type)
+        nodes = self.nodes(graph, found[1], scope)
+        self.declarations(graph, [self.value_info(place) for place in found[13]], scope)
         self.pin_annotated(graph, scope)
-        self.connect(graph, nodes, scope, outer)
-        inside = {**outer, **scope} if outer else scope
-        graph.set_outputs([self.lookup(name, inside, f"output of graph '{graph.name}'") for name, _ in graph.details["outputs"]])
+        self.connect(graph, nodes, scope)
+        self.finish(graph, [name for name, _ in outputs], scope)
+        for value, (_, raw) in zip(graph.outputs, outputs, strict=True):
+            if value.type is None:
+                value.type = self.declared_type(raw)
 
-    def pin_annotated(self, graph: Graph, scope: Scope) -> None:
-        """Hold the constants that quantization annotations name: often nothing else refers to them."""
-        for piece in graph.details["annotations"]:
-            proto = TensorAnnotation.FromString(bytes(piece.view() if isinstance(piece, FileRegion) else piece))
-            for entry in proto.quant_parameter_tensor_names:
-                value = scope.get(entry.value)
-                if value is not None and value.producer.is_constant:
-                    value.producer.is_pinned = True
+    def value_info(self, place: Place) -> tuple[str, bytes]:
+        """The name and the whole message of a `ValueInfoProto`."""
+        name = ""
+        for number, kind, _, payload, stop in fields(self.view, *place):
+            if number == 1 and kind == BYTES:
+                name = self.tensors.text(payload, stop)
+        return name, bytes(self.view[place[0] : place[1]])
 
-    def value_info(self, at: tuple[int, int]) -> tuple[str, bytes]:
-        raw = bytes(self.view[at[0] : at[1]])
-        for number, _, _, payload, stop in fields(self.view, *at):
-            if number == 1:
-                return self.text(payload, stop), raw
-        return "", raw
+    def declared_type(self, raw: bytes, input_name: str | None = None) -> Any:
+        """The type a `ValueInfoProto` declares, see `protos.type_of`."""
+        return protos.type_of(self.parse(ValueInfoProto, raw, 0).type, input_name)
 
-    def sources(self, graph: Graph, found: dict[int, list[tuple[int, int]]], scope: Scope) -> None:
-        inputs = dict(self.value_info(at) for at in found[11])
-        is_main = graph.owner is None and graph is graph.model.graph
+    def sources(self, graph: Graph, found: dict[int, list[Place]], scope: Scope) -> None:
+        """Inputs and initializers, sparse ones included."""
+        is_main = graph is graph.model.graph
         initializers: dict[str, Node] = {}
-        for payload, stop in found[5]:
-            name, tensor, raw = self.tensors.read(payload, stop)
-            initializers[name] = self.initializer(graph, name, tensor, raw)
-        for payload, stop in found[15]:
-            name, shape, dtype, raw = self.tensors.read_sparse(payload, stop)
-            node = initializers[name] = self.initializer(graph, name, None, raw)
+        for place in found[5]:
+            name, tensor = self.tensors.read(*place)
+            initializers[name] = self.initializer(graph, name, tensor, Form.TENSOR, place)
+        for place in found[15]:
+            name, shape, dtype = self.tensors.read_sparse(*place)
+            node = initializers[name] = self.initializer(graph, name, None, Form.SPARSE, place)
             node.results[0].type = TensorType(dtype, shape)
         listed: list[Node] = []
-        for name, raw in inputs.items():
+        names: set[str] = set()
+        for place in found[11]:
+            name, raw = self.value_info(place)
+            if name in names:
+                raise ModelError(f"two inputs are called '{name}'; ONNX wants every name once, export the model again")
+            names.add(name)
             node = self.graph_input(graph, name, raw, initializers, is_main)
             listed.append(node)
-            self.define(scope, node.results[0], name)
+            scope.define(node.results[0], name)
         graph.details["listed_inputs"] = listed
         for rank, (name, node) in enumerate(initializers.items(), 1):
-            if node.kind is Kind.CONSTANT:
-                if name not in inputs:
-                    self.define(scope, node.results[0], name)
-                graph.insert(node, rank=rank)
             node.rank = rank
+            if node.kind is Kind.CONSTANT and name not in names:
+                scope.define(node.results[0], name)
+        constants = [node for node in initializers.values() if node.kind is Kind.CONSTANT]
+        graph.populate((node, ()) for node in [*(node for node in listed if node.kind is Kind.INPUT), *constants])
 
-    def initializer(self, graph: Graph, name: str, tensor: Tensor | None, raw: memoryview) -> Node:
+    def initializer(self, graph: Graph, name: str, tensor: Tensor | None, form: Form, place: Place) -> Node:
+        """The constant of an initializer."""
         node = Node(graph.model.next_serial(), Kind.CONSTANT, results=1, tensor=tensor)
         node.results[0].name = name
         if tensor is not None:
             node.results[0].type = TensorType(tensor.dtype, tensor.shape)
-        node.origin = Origin(raw, (name,))
+        node.origin = Origin(form, self.view[place[0] : place[1]], (name,), _NO_ATTRIBUTES)
+        node.is_new = False
         return node
 
-    def graph_input(self, graph: Graph, name: str, raw: bytes, initializers: dict[str, Node], is_main: bool) -> Node:
+    def graph_input(
+        self, graph: Graph, name: str, raw: bytes, initializers: dict[str, Node], is_main: bool
+    ) -> Node:
+        """The source of one listed input: an input, or an initializer that is merely listed."""
         default = initializers.get(name)
         if default is not None and (graph.model.ir_version < 4 or not is_main):
-            default.results[0].declared = raw  # before IR version 4 this is a constant that is merely listed
+            default.results[0].declared = raw  # before IR version 4, and in bodies, nobody can override it
             return default
         node = Node(graph.model.next_serial(), Kind.INPUT, results=1)
+        node.is_new = False
         value = node.results[0]
         value.name, value.declared = name, raw
-        value.type = protos.type_of(ValueInfoProto.FromString(raw).type, name if is_main else None)
+        value.type = self.declared_type(raw, name if is_main else None)
         if default is not None:
             node.default, node.origin = default.tensor, default.origin
             initializers[name] = node
-        graph.insert(node)
         return node
 
-    def define(self, scope: Scope, value: Value, name: str) -> None:
-        if name in scope:
-            if scope[name].const is None or value.const is None:
-                raise ModelError(f"two values are called '{name}'; ONNX wants every name once, export the model again")
-            scope[name].name = None  # of constants that share a name the runtime takes the last
-        scope[name] = value
+    def declarations(
+        self, graph: Graph, infos: list[tuple[str, bytes]], scope: Scope, *, is_typed: bool = True
+    ) -> None:
+        """What the file says of the types of inner values; of a value said twice, the last."""
+        kept: list[tuple[Value | None, bytes]] = []
+        graph.details["infos"] = kept
+        for name, raw in dict(infos).items():
+            value = scope.values.get(name)
+            if value is None or value.declared is not None:
+                kept.append((None, raw))
+                continue
+            kept.append((value, raw))
+            value.declared = raw
+            if is_typed and value.type is None:
+                value.type = self.declared_type(raw)
 
-    # --- nodes ------------------------------------------------------------------------------------------------------------
+    def pin_annotated(self, graph: Graph, scope: Scope) -> None:
+        """Hold the constants that quantization annotations name: often nothing else refers to them."""
+        for piece in graph.details["annotations"]:
+            proto = self.parse(TensorAnnotation, bytes(piece_bytes(piece)), 0)
+            for entry in proto.quant_parameter_tensor_names:
+                value = scope.values.get(entry.value)
+                if value is not None and value.producer.is_constant:
+                    value.producer.is_pinned = True
 
-    def nodes(
-        self, graph: Graph, places: list[tuple[int, int]], scope: Scope, infos: dict[str, bytes]
-    ) -> list[tuple[Node, list[str], list[tuple[str, tuple[int, int]]]]]:
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def nodes(self, graph: Graph, places: list[Place], scope: Scope) -> list[tuple[Node, NodeParts]]:
         """Make every node and name every result first: files need not be in topological order."""
         made = []
         for start, end in places:
-            head, attributes, bodies = self.node_parts(start, end)
-            outputs = list(head.output)
-            while outputs and not outputs[-1]:
-                outputs.pop()
-            node = self.make(graph, head, attributes, bodies, len(outputs))
-            node.origin = Origin(self.view[start:end], (head.name, *head.input, "", *head.output))
-            node.rank = graph._next_rank = graph._next_rank + 1
-            for value, name in zip(node.results, outputs, strict=True):
+            parts = read_node(self.tensors, start, end)
+            node = self.node(graph, parts)
+            head = parts.head
+            names = (head.name, *parts.inputs, "", *parts.outputs)
+            node.is_new = False
+            node.origin = Origin(Form.NODE, self.view[start:end], names, node.attributes)
+            for value, name in zip(node.results, parts.outputs, strict=True):
                 value.name = name
                 if name:
-                    self.define(scope, value, name)
-            made.append((node, list(head.input), bodies))
+                    scope.define(value, name)
+            made.append((node, parts))
         return made
 
-    def make(
-        self, graph: Graph, head: NodeProto, attributes: dict[str, Any], bodies: list[Any], results: int
-    ) -> Node:
-        domain = "" if head.domain == "ai.onnx" else head.domain
+    def node(self, graph: Graph, parts: NodeParts) -> Node:
+        """The detached node, without operands; a `Constant` becomes a constant."""
+        head, tensor = parts.head, constant_tensor(parts)
         serial = graph.model.next_serial()
-        if head.op_type == "Constant" and domain == "" and results == 1 and len(attributes) == 1 and not bodies:
-            tensor = constant_of(*next(iter(attributes.items())))
-            if tensor is not None:
-                node = Node(serial, Kind.CONSTANT, "", results=1, tensor=tensor, name=head.name)
-                node.stored_as_node = True
-                node.results[0].type = TensorType(tensor.dtype, tensor.shape)
-                return node
+        if tensor is not None:
+            node = Node(serial, Kind.CONSTANT, results=1, tensor=tensor, name=head.name)
+            node.stored_as_node = True
+            node.results[0].type = TensorType(tensor.dtype, tensor.shape)
+            return node
         return Node(
             serial,
             Kind.OPERATOR,
             head.op_type,
-            domain,
-            results=results,
-            attributes=attributes,
+            _plain_domain(head.domain),
+            results=len(parts.outputs),
+            attributes=parts.attributes,
             name=head.name,
             overload=head.overload,
         )
 
-    def node_parts(self, start: int, end: int) -> tuple[NodeProto, dict[str, Any], list[tuple[str, tuple[int, int]]]]:
-        """The node's names, its attributes, and where its bodies lie."""
-        if end - start <= _SMALL:
-            proto = NodeProto.FromString(bytes(self.view[start:end]))
-            if not any(attribute.type in _GRAPH_KINDS for attribute in proto.attribute):
-                return proto, {item.name: protos.attribute_value(item) for item in proto.attribute}, []
-        head = bytearray()
-        attributes: dict[str, Any] = {}
-        bodies: list[tuple[str, tuple[int, int]]] = []
-        for number, _, begin, payload, stop in fields(self.view, start, end):
-            if number == 5:
-                self.attribute(payload, stop, attributes, bodies)
-            else:
-                head += self.view[begin:stop]
-        return NodeProto.FromString(bytes(head)), attributes, bodies
+    def connect(self, graph: Graph, nodes: list[tuple[Node, NodeParts]], scope: Scope) -> None:
+        """Put the nodes into the graph, then read their bodies, which may capture any of them."""
+        pairs = []
+        for node, parts in nodes:
+            who = f"node '{node.name or node.op_type}'"
+            pairs.append((node, [scope.lookup(name, who) if name else None for name in parts.inputs]))
+        graph.populate(pairs)
+        for node, parts in nodes:
+            for name, place in parts.bodies.items():
+                self.graph(graph.make_body(node, name), *place, Scope(scope))
 
-    def attribute(
-        self, start: int, end: int, attributes: dict[str, Any], bodies: list[tuple[str, tuple[int, int]]]
-    ) -> None:
-        """Read one attribute; graphs are noted, a tensor's bytes stay in the file."""
-        name, graphs, tensor_at, is_list = "", [], None, False
-        for number, _, _, payload, stop in fields(self.view, start, end):
-            if number == 1:
-                name = self.text(payload, stop)
-            elif number in (6, 11):
-                graphs.append((payload, stop))
-                is_list = number == 11
-            elif number == 5:
-                tensor_at = (payload, stop)
-        if graphs:
-            bodies.extend((f"{name}[{i}]" if is_list else name, at) for i, at in enumerate(graphs))
-        elif tensor_at is not None:
-            attributes[name] = self.tensors.read(*tensor_at)[1]
-        else:
-            attributes[name] = protos.attribute_value(AttributeProto.FromString(bytes(self.view[start:end])))
+    def finish(self, graph: Graph, outputs: list[str], scope: Scope) -> None:
+        """Set the outputs of a graph whose nodes are all there.
 
-    def connect(self, graph: Graph, nodes: list[Any], scope: Scope, outer: Scope) -> None:
-        inside = {**outer, **scope} if outer else scope
-        for node, names, _ in nodes:
-            node._operands = tuple(
-                None if not name else self.lookup(name, inside, f"node '{node.name or node.op_type}'") for name in names
-            )
-        # All nodes enter before any use is linked: a file may list a node before the one it reads.
-        pending = []
-        for node, _, bodies in nodes:
-            operands, node._operands = node._operands, ()
-            graph.insert(node, rank=node.rank)
-            pending.append((node, operands, bodies))
-        for node, operands, bodies in pending:
-            graph.set_operands(node, operands)
-            for name, (start, end) in bodies:
-                body = Graph(graph.model, "", graph.opsets, node)
-                node._bodies[name] = body
-                self.graph(body, start, end, inside)
-            if node.origin is not None:
-                node.origin.is_intact = True
+        Raises:
+            ModelError: an output is not defined, or nodes feed each other.
+        """
+        graph.set_outputs([scope.lookup(name, f"output of graph '{graph.name}'") for name in outputs])
+        try:
+            graph.sorted_nodes()
+        except EditError as error:
+            raise ModelError(str(error)) from error
+        graph.changes = 0
 
-    def lookup(self, name: str, scope: Scope, who: str) -> Value:
-        value = scope.get(name)
-        if value is None:
-            raise ModelError(f"{who} reads '{name}', which nothing defines; export the model again")
-        return value
-
-    # --- functions --------------------------------------------------------------------------------------------------------
+    # --- functions ------------------------------------------------------------------------------------------------
 
     def function(self, model: Model, begin: int, start: int, end: int) -> Function:
+        """A local function; `begin` is where its field begins."""
         head = bytearray()
-        nodes: list[tuple[int, int]] = []
+        nodes: list[Place] = []
         imports: dict[str, int] = {}
-        infos: dict[str, bytes] = {}
+        infos: list[tuple[str, bytes]] = []
         for number, kind, at, payload, stop in fields(self.view, start, end):
             if number == 7 and kind == BYTES:
                 nodes.append((payload, stop))
@@ -368,60 +370,32 @@ class _Reader:
                 domain, version = self.opset(payload, stop)
                 imports[domain] = version
             elif number == 12 and kind == BYTES:
-                name, raw = self.value_info((payload, stop))
-                infos[name] = raw
+                infos.append(self.value_info((payload, stop)))
             else:
                 head += self.view[at:stop]
-        proto = FunctionProto.FromString(bytes(head))
+        proto = self.parse(FunctionProto, bytes(head), start)
+        names = (proto.domain, proto.name, proto.overload, *proto.input, *proto.output, *proto.attribute)
+        if bytes in map(type, names):
+            raise ModelError(f"the function at byte {start} has a name that is not UTF-8; export the model again")
         graph = Graph(model, proto.name, imports)
-        function = Function(proto.domain, proto.name, proto.overload, graph)
+        function = Function(_plain_domain(proto.domain), proto.name, proto.overload, graph)
         function.attributes = tuple(proto.attribute)
-        function.attribute_defaults = {item.name: protos.attribute_value(item) for item in proto.attribute_proto}
-        function.details = {"head": proto, "piece": self.piece(begin, end), "opsets": dict(imports)}
-        scope: Scope = {}
+        function.attribute_defaults = {
+            item.name: protos.attribute_value(item, self.tensors.from_proto) for item in proto.attribute_proto
+        }
+        function.details = {"head": proto, "piece": self.tensors.piece(begin, end), "opsets": dict(imports)}
+        scope = Scope()
         for name in proto.input:
-            self.define(scope, graph.add_input(name, None), name)
-        graph.details = {"fields": [], "annotations": [], "infos": [], "listed_inputs": list(graph._inputs)}
-        graph.details["outputs"] = [(name, b"") for name in proto.output]
-        made = self.nodes(graph, nodes, scope, infos)
-        for name, raw in infos.items():
-            if name in scope:
-                scope[name].declared = raw
-                graph.details["infos"].append((scope[name], raw))
-        self.connect(graph, made, scope, {})
-        graph.set_outputs([self.lookup(name, scope, f"function '{proto.name}'") for name in proto.output])
-        function.details["version"] = graph.version
+            scope.define(graph.add_input(name, None), name)
+        graph.details = {"fields": [], "annotations": [], "outputs": [(name, b"") for name in proto.output]}
+        graph.details["listed_inputs"] = [value.producer for value in graph.inputs]
+        made = self.nodes(graph, nodes, scope)
+        self.declarations(graph, infos, scope, is_typed=False)  # each call may have types of its own
+        self.connect(graph, made, scope)
+        self.finish(graph, list(proto.output), scope)
+        model.details["hidden_names"] |= scope.hidden
         return function
 
 
-def constant_of(name: str, value: Any) -> Tensor | None:
-    """The data of a `Constant` node by its attribute; None where it is sparse or the caller's."""
-    from graphopt.tensors import DType
-
-    if isinstance(value, Tensor):
-        return value
-    if name not in _CONSTANT_ATTRIBUTES or not isinstance(value, (int, float, str, bytes, tuple)):
-        return None
-    kind = name.removeprefix("value_").removesuffix("s")
-    dtype = {"float": DType.FLOAT, "int": DType.INT64, "string": DType.STRING}.get(kind)
-    if dtype is None:
-        return None
-    if dtype is DType.STRING:
-        import numpy as np
-
-        items = list(value) if isinstance(value, tuple) else value
-        return Tensor.from_numpy(np.array(items, dtype=object), dtype)
-    return Tensor.of(list(value) if isinstance(value, tuple) else value, dtype)
-
-
-def metadata_of(model: Model) -> dict[str, str]:
-    """The model's `metadata_props`."""
-    entries = {}
-    for number, piece in model.details.get("fields", []):
-        if number == 14:
-            raw = piece.view() if isinstance(piece, FileRegion) else piece
-            # The piece is a whole field: skip its tag and length.
-            _, _, _, payload, stop = next(fields(raw, 0, len(raw)))
-            entry = StringStringEntryProto.FromString(bytes(raw[payload:stop]))
-            entries[entry.key] = entry.value
-    return entries
+def _plain_domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from typing import Literal, TypeAlias
 
-from graphopt.errors import ExternalDataError, OutputError
+from graphopt.errors import ExternalDataError, ModelError, OutputError
 from graphopt.ir import Graph, Model
-from graphopt.onnxio.wire import Message
-from graphopt.onnxio.writer import write_model
-from graphopt.tensors import FileRegion, Tensor
+from graphopt.onnxio.copying import Copier
+from graphopt.onnxio.layout import Layout, References
+from graphopt.onnxio.wire import BYTES, Message, fields
+from graphopt.onnxio.writer import MESSAGE_LIMIT, write_model
+from graphopt.tensors import FileRegion, map_file
 
-MESSAGE_LIMIT = (1 << 31) - 1
-"""Bytes a protobuf message may have; a larger model must keep its weights outside."""
 DEFAULT_THRESHOLD = 1024
 """Tensors below this many bytes stay in the model file."""
-_ALIGNMENT = 4096  # whole pages, so that a runtime can map each tensor
+ExternalData: TypeAlias = bool | Literal["reference"] | None
 
 
 def save(
     graph: Graph,
     path: str | os.PathLike[str],
     *,
-    external_data: bool | None = None,
+    external_data: ExternalData = None,
     external_threshold: int = DEFAULT_THRESHOLD,
-    stamp: dict[str, str] | None = None,
+    stamp: Mapping[str, str] | None = None,
 ) -> bool:
     """Write a model.
 
@@ -37,14 +39,16 @@ def save(
 
     Args:
         graph: The main graph.
-        path: The model file; it may be the file the model was loaded from.
-        external_data: Weights in a file beside the model; None keeps the form the model was read in, and goes external
-            by itself where the model would exceed what one message holds.
+        path: The model file; it may be the file the model was loaded from. Through a link the file it points to is
+            written; a model with external data takes the place of the link, for its data has to lie beside it.
+        external_data: Weights in a file beside the model; `"reference"` lets those that are in a file in the model's
+            folder already stay there; None keeps the form the model was read in, and goes external by itself where the
+            model would exceed what one message holds.
         external_threshold: Bytes from which a tensor goes external.
-        stamp: Entries added to the file's metadata.
+        stamp: Entries set in the file's metadata.
 
     Returns:
-        True if the weights went to an external file.
+        True if weights are in another file.
 
     Raises:
         OutputError: the folder does not exist or is not writable, or the disk is full; nothing was changed.
@@ -55,20 +59,29 @@ def save(
         staged.commit()
     finally:
         staged.discard()
-    return staged.data_path is not None
+    return staged.is_external
 
 
 class Staged:
-    """A model written in full beside its target under a passing name: it can be run, then committed or discarded."""
+    """A model written in full beside its target under a passing name: it can be run, then committed or discarded.
 
-    def __init__(self, path: str, target: str, data_path: str | None) -> None:
+    Attributes:
+        path: The model file.
+        target: Where it will go.
+        data_path: Its new data file, if it has one.
+        is_external: True if weights are in another file, new or not.
+    """
+
+    def __init__(self, path: str, target: str, data_path: str | None, references: Mapping[str, None]) -> None:
         self.path = path
         self.target = target
         self.data_path = data_path
+        self.is_external = data_path is not None or bool(references)
+        self._needed = {data_path, *references}
         self._is_done = False
 
     def commit(self, target: str | None = None) -> None:
-        """Move the model into place, over what is there; data files an earlier save left for that name are removed.
+        """Move the model into place, over what is there; the data file an earlier save left for that one is removed.
 
         Args:
             target: Another name in the same folder.
@@ -76,89 +89,73 @@ class Staged:
         Raises:
             OutputError: it cannot be moved there; nothing was changed.
         """
-        target = self.target if target is None else os.path.abspath(target)
-        old = [name for name in _own_data_files(target) if name != self.data_path]
+        target = self.target if target is None else _final(os.path.abspath(target), is_external=self.is_external)
         with _reported(target):
+            old = [path for path in _own_data_files(target) if path not in self._needed]
             if os.path.exists(target):
+                _require_writable(target)
                 shutil.copymode(target, self.path)
             os.replace(self.path, target)
         self._is_done = True
-        for name in old:
+        _flush_folder(os.path.dirname(target))
+        for path in old:
             with suppress(OSError):
-                os.unlink(name)
+                os.unlink(path)
 
     def discard(self) -> None:
         """Remove what was written, unless it was committed."""
         if self._is_done:
             return
         self._is_done = True
-        for name in (self.path, self.data_path):
-            if name is not None:
+        for path in (self.path, self.data_path):
+            if path is not None:
                 with suppress(OSError):
-                    os.unlink(name)
+                    os.unlink(path)
 
 
 def stage(
     graph: Graph,
     path: str | os.PathLike[str],
     *,
-    external_data: bool | None = None,
+    external_data: ExternalData = None,
     external_threshold: int = DEFAULT_THRESHOLD,
-    stamp: dict[str, str] | None = None,
+    stamp: Mapping[str, str] | None = None,
 ) -> Staged:
     """Write a model in full under a passing name beside `path`; see `save` for arguments and errors."""
-    target = os.path.abspath(os.fspath(path))
-    model = graph.model
-    message = write_model(model)
-    is_external = _was_external(model) if external_data is None else external_data
-    if not is_external and message.length > MESSAGE_LIMIT:
+    named, model = os.path.abspath(os.fspath(path)), graph.model
+    is_external = _was_external(model) if external_data is None else bool(external_data)
+    message = Message() if is_external else write_model(model, stamp=stamp)
+    if message.length > MESSAGE_LIMIT:
         if external_data is False:
             raise ExternalDataError(
                 f"the model has {message.length} bytes, more than one file may hold; write it with external data"
             )
         is_external = True
-    token = secrets.token_hex(4)
-    temporary, data_path = f"{target}.{token}.tmp", None
+    target, token = _final(named, is_external=is_external), secrets.token_hex(4)
+    folder, name = os.path.split(target)
     with _reported(target):
+        _require_writable(target)
+        references = References(target) if external_data == "reference" else None
+        layout = Layout(f"{name}.{token}.data", external_threshold, references)
         if is_external:
-            layout = _Layout(f"{os.path.basename(target)}.{token}.data", external_threshold)
-            message = write_model(model, layout.place)
-            if layout.regions:
-                data_path = os.path.join(os.path.dirname(target), layout.location)
-        staged = Staged(temporary, target, data_path)
+            message = write_model(model, layout.place, stamp)
+        data_path = os.path.join(folder, layout.location) if layout.tensors else None
+        passing = os.path.join(folder, f".{token}.onnx.tmp")
+        staged = Staged(passing, target, data_path, {} if references is None else references.paths)
         try:
+            _require_space(folder, message, layout)
             if data_path is not None:
-                _write_data(data_path, layout)
-            _write_file(temporary, message, stamp)
+                layout.write(data_path)
+            _write_file(staged.path, message)
         except BaseException:
             staged.discard()
             raise
     return staged
 
 
-class _Layout:
-    """Assigns each large tensor its place in one data file; equal bytes of one region are written once."""
-
-    def __init__(self, location: str, threshold: int) -> None:
-        self.location = location
-        self.threshold = threshold
-        self.regions: list[tuple[int, Tensor]] = []
-        self.size = 0
-        self._placed: dict[tuple[int, int, int], int] = {}
-
-    def place(self, name: str, tensor: Tensor) -> dict[str, str] | None:
-        size = tensor.nbytes if tensor.dtype.bits else 0
-        if size < max(self.threshold, 1):
-            return None
-        region = tensor.region
-        key = (id(tensor) if region is None else id(region.mapping), -1 if region is None else region.offset, size)
-        offset = self._placed.get(key)
-        if offset is None:
-            offset = -(-self.size // _ALIGNMENT) * _ALIGNMENT
-            self.size = offset + size
-            self.regions.append((offset, tensor))
-            self._placed[key] = offset
-        return {"location": self.location, "offset": str(offset), "length": str(size)}
+def _final(path: str, *, is_external: bool) -> str:
+    """Where a file of that name is written: through links, unless data has to lie beside it."""
+    return path if is_external else os.path.realpath(path)
 
 
 def _was_external(model: Model) -> bool:
@@ -166,23 +163,45 @@ def _was_external(model: Model) -> bool:
     return files is not None and bool(files.mappings)
 
 
-def _own_data_files(target: str) -> list[str]:
-    """Data files an earlier save of this very path made: their names begin with the model's and end as ours do."""
-    folder, base = os.path.split(target)
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    prefix, suffix = base + ".", ".data"
-    return [
-        os.path.join(folder, name)
-        for name in names
-        if name.startswith(prefix) and name.endswith(suffix) and _is_token(name[len(prefix) : -len(suffix)])
-    ]
+def _require_writable(target: str) -> None:
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", target)
+    # Replacing a file takes a writable folder only, but whoever protected the file did not want that.
+    if os.path.exists(target) and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "the file there is write-protected", target)
 
 
-def _is_token(text: str) -> bool:
-    return len(text) == 8 and all(char in "0123456789abcdef" for char in text)
+def _require_space(folder: str, message: Message, layout: Layout) -> None:
+    """Fail before writing rather than in the middle; holes need no space."""
+    regions = [piece for piece in message.pieces if isinstance(piece, FileRegion)]
+    regions += [tensor.region for _, tensor in layout.tensors if tensor.region is not None]
+    held = message.length - sum(piece.length for piece in message.pieces if isinstance(piece, FileRegion))
+    held += sum(tensor.nbytes for _, tensor in layout.tensors if tensor.region is None)
+    with open(os.devnull, "wb") as nothing, Copier(nothing) as copier:
+        needed = held + sum(map(copier.data_length, regions))
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"it needs {needed} bytes but {free} are free", folder)
+
+
+def _write_file(path: str, message: Message) -> None:
+    with open(path, "xb", buffering=1 << 20) as file, Copier(file) as copier:
+        for piece in message.pieces:
+            if isinstance(piece, FileRegion):
+                copier.append(piece)
+            else:
+                file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: str) -> None:
+    with suppress(OSError):  # not every system can
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -192,113 +211,41 @@ def _reported(target: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             advice = "create the folder first"
-        elif error.errno == 28:
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "free some space or write elsewhere; nothing was changed"
         else:
             advice = "choose a place you may write to; nothing was changed"
         raise OutputError(f"cannot write '{target}': {error.strerror}; {advice}") from error
 
 
-def _write_file(path: str, message: Message, stamp: dict[str, str] | None) -> None:
-    extra = Message()
-    for key, value in (stamp or {}).items():
-        entry = Message()
-        entry.text(1, key)
-        entry.text(2, value)
-        extra.message(14, entry)
-    _require_space(os.path.dirname(path), message.length + extra.length, path)
-    with open(path, "xb") as file:
-        for piece in [*message.pieces, *extra.pieces]:
-            if isinstance(piece, FileRegion):
-                _copy_region(file, piece)
-            else:
-                file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
+# --- the data file of an earlier save ---------------------------------------------------------------------------------
 
 
-def _write_data(path: str, layout: _Layout) -> None:
-    _require_space(os.path.dirname(path), layout.size, path, sparse=True)
-    with open(path, "xb") as file:
-        for offset, tensor in layout.regions:
-            file.flush()
-            file.seek(offset)
-            if tensor.region is not None:
-                _copy_region(file, tensor.region)
-            else:
-                file.write(tensor.raw())
-        file.flush()
-        os.ftruncate(file.fileno(), layout.size)
-        os.fsync(file.fileno())
-
-
-def _require_space(folder: str, size: int, target: str, *, sparse: bool = False) -> None:
-    """Fail before writing rather than in the middle; holes need no space, so sparse data is judged by what it copies."""
-    if sparse:
-        return
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise OSError(28, f"needs {size} bytes but {free} are free", target)
-
-
-def _copy_region(file: BinaryIO, region: FileRegion) -> None:
-    """Copy bytes from file to file inside the kernel, keeping holes as holes."""
-    file.flush()
-    position = file.tell()
-    end = region.offset + region.length
-    with open(region.mapping.path, "rb") as source:
-        if os.fstat(source.fileno()).st_size != region.mapping.size:
-            _copy_mapped(file, region)
-            return
-        at = region.offset
-        while at < end:
-            data = _next_data(source.fileno(), at, end)
-            stop = _next_hole(source.fileno(), data, end)
-            at = data
-            while at < stop:
-                copied = _copy_range(source.fileno(), file.fileno(), min(stop - at, 1 << 30), at, position + at - region.offset)
-                if copied == 0:
-                    break
-                at += copied
-            else:
-                at = stop
-                continue
-            break
-    if at < end:
-        file.seek(position)
-        _copy_mapped(file, region)
-        return
-    if os.fstat(file.fileno()).st_size < position + region.length:
-        os.ftruncate(file.fileno(), position + region.length)
-    file.seek(position + region.length)
-
-
-def _copy_mapped(file: BinaryIO, region: FileRegion) -> None:
-    view, block = region.view(), 1 << 24
-    for start in range(0, region.length, block):
-        file.write(view[start : start + block])
-
-
-def _copy_range(source: int, target: int, count: int, at: int, to: int) -> int:
+def _own_data_files(target: str) -> list[str]:
+    """The data files that the model now at `target` refers to and that were named by an earlier save of it."""
+    folder, base = os.path.split(target)
+    ours = re.compile(re.escape(base) + r"\.[0-9a-f]{8}\.data")
     try:
-        return os.copy_file_range(source, target, count, at, to)
-    except (OSError, AttributeError) as error:
-        if isinstance(error, OSError) and error.errno == 28:
-            raise
-        return os.pwrite(target, os.pread(source, min(count, 1 << 24), at), to)
+        locations = _locations(target)
+    except (OSError, ModelError):
+        return []  # nothing there, or no model
+    return [os.path.join(folder, location) for location in locations if ours.fullmatch(location)]
 
 
-def _next_data(descriptor: int, at: int, end: int) -> int:
-    try:
-        return min(os.lseek(descriptor, at, os.SEEK_DATA), end)
-    except OSError as error:
-        return end if error.errno == 6 else at  # ENXIO: nothing but a hole follows
+def _locations(path: str) -> list[str]:
+    """Where a model file says its initializers are."""
+    view = map_file(path).view
+    found: dict[str, None] = {}
 
+    def inside(field: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        for number, kind, _, payload, stop in fields(view, start, end):
+            if number == field and kind == BYTES:
+                yield payload, stop
 
-def _next_hole(descriptor: int, at: int, end: int) -> int:
-    try:
-        return min(os.lseek(descriptor, at, os.SEEK_HOLE), end) if at < end else end
-    except OSError:
-        return end
-
-
+    for graph in inside(7, 0, len(view)):
+        for tensor in inside(5, *graph):
+            for entry in inside(13, *tensor):
+                key, value = (bytes(view[slice(*next(inside(number, *entry), (0, 0)))]) for number in (1, 2))
+                if key == b"location":
+                    found[value.decode(errors="replace")] = None
+    return list(found)

@@ -10,7 +10,6 @@ from graphopt.errors import RuleError
 from graphopt.schema import min_ir_version
 
 
-
 def parse_text(text: str, opsets: dict[str, int]) -> ModelProto:
     """A model of a graph in text syntax.
 

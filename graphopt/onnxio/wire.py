@@ -12,6 +12,7 @@ from graphopt.tensors import FileRegion
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 Field: TypeAlias = tuple[int, int, int, int, int]
 """Field number, wire type, where the field begins, where its payload begins, where it ends. Offsets into the buffer."""
+_CUT_SHORT = "the file is not a complete ONNX model"
 
 
 def read_varint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
@@ -20,6 +21,7 @@ def read_varint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
     Raises:
         TruncatedModelError: it does not end before `end`, or is longer than ten bytes.
     """
+    begin = position
     result = shift = 0
     while position < end and shift < 70:
         byte = buffer[position]
@@ -28,9 +30,7 @@ def read_varint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, position
         shift += 7
-    raise TruncatedModelError(
-        f"the file is not a complete ONNX model: a number at byte {position} does not end; fetch the file again", position
-    )
+    raise TruncatedModelError(f"{_CUT_SHORT}: the number at byte {begin} does not end; fetch the file again", begin)
 
 
 def fields(buffer: memoryview, start: int, end: int) -> Iterator[Field]:
@@ -42,19 +42,15 @@ def fields(buffer: memoryview, start: int, end: int) -> Iterator[Field]:
     position = start
     while position < end:
         begin = position
+        # Numbers below 128 are one byte: nearly all tags are, and most lengths.
         tag = buffer[position]
-        if tag < 0x80:
-            position += 1
-        else:
-            tag, position = read_varint(buffer, position, end)
+        position += 1
+        if tag >= 0x80:
+            tag, position = read_varint(buffer, begin, end)
         number, kind = tag >> 3, tag & 7
         if kind == BYTES:
-            length = buffer[position] if position < end else 0x80
-            if length < 0x80:
-                position += 1
-            else:
-                length, position = read_varint(buffer, position, end)
-            payload, position = position, position + length
+            length, payload = read_varint(buffer, position, end)
+            position = payload + length
         elif kind == VARINT:
             payload = position
             _, position = read_varint(buffer, position, end)
@@ -63,15 +59,17 @@ def fields(buffer: memoryview, start: int, end: int) -> Iterator[Field]:
         elif kind == FIXED64:
             payload, position = position, position + 8
         else:
+            number, payload = 0, position
+        if number == 0:
             raise TruncatedModelError(
                 f"the file is not an ONNX model: byte {begin} starts no field of a protobuf message; "
                 "check that it is the .onnx file itself",
                 begin,
             )
-        if position > end or number == 0:
+        if position > end:
             raise TruncatedModelError(
-                f"the file is not a complete ONNX model: the field at byte {begin} needs {position - payload} bytes "
-                f"but {max(end - payload, 0)} are left; fetch the file again",
+                f"{_CUT_SHORT}: the field at byte {begin} needs {position - payload} bytes "
+                f"but {end - payload} are left; fetch the file again",
                 begin,
             )
         yield number, kind, begin, payload, position
@@ -91,6 +89,16 @@ def encode_varint(value: int) -> bytes:
 Piece: TypeAlias = bytes | memoryview | FileRegion
 
 
+def piece_bytes(piece: Piece) -> bytes | memoryview:
+    """The bytes of a piece, without copying them."""
+    return piece.view() if isinstance(piece, FileRegion) else piece
+
+
+def piece_length(piece: Piece) -> int:
+    """How many bytes a piece has."""
+    return piece.length if isinstance(piece, FileRegion) else len(piece)
+
+
 @dataclass(slots=True)
 class Message:
     """A message being written: pieces that are copied only when the file is."""
@@ -101,7 +109,7 @@ class Message:
     def raw(self, piece: Piece) -> None:
         """Append bytes that are complete fields already."""
         self.pieces.append(piece)
-        self.length += piece.length if isinstance(piece, FileRegion) else len(piece)
+        self.length += piece_length(piece)
 
     def varint(self, number: int, value: int) -> None:
         """Append an integer field."""
@@ -109,20 +117,30 @@ class Message:
 
     def payload(self, number: int, piece: Piece) -> None:
         """Append a bytes field."""
-        size = piece.length if isinstance(piece, FileRegion) else len(piece)
-        self.raw(encode_varint(number << 3 | BYTES) + encode_varint(size))
+        self.raw(encode_varint(number << 3 | BYTES) + encode_varint(piece_length(piece)))
         self.raw(piece)
 
     def text(self, number: int, value: str) -> None:
         """Append a string field."""
-        self.payload(number, value.encode("utf-8", "surrogateescape"))
+        self.payload(number, value.encode())
+
+    def entry(self, number: int, key: str, value: str) -> None:
+        """Append a `StringStringEntryProto`."""
+        inner = Message()
+        inner.text(1, key)
+        inner.text(2, value)
+        self.message(number, inner)
 
     def message(self, number: int, inner: Message) -> None:
         """Append a message field."""
         self.raw(encode_varint(number << 3 | BYTES) + encode_varint(inner.length))
-        self.pieces.extend(inner.pieces)
-        self.length += inner.length
+        self.extend(inner)
+
+    def extend(self, other: Message) -> None:
+        """Append the fields of another message."""
+        self.pieces.extend(other.pieces)
+        self.length += other.length
 
     def to_bytes(self) -> bytes:
         """The whole message in memory."""
-        return b"".join(piece.view() if isinstance(piece, FileRegion) else piece for piece in self.pieces)
+        return b"".join(piece_bytes(piece) for piece in self.pieces)

@@ -61,9 +61,9 @@ class Recorder:
 
 def count_nodes(model: Model) -> int:
     """Operators in the main graph, bodies and functions; constants are not counted."""
-    return sum(len(nodes) for graph in model.graphs() for nodes in graph._kinds.values())
+    return sum(graph.operator_count for graph in model.graphs())
 
 
 def count_edges(model: Model) -> int:
     """Uses in all graphs."""
-    return sum(graph._edges.number_of_edges() for graph in model.graphs())
+    return sum(graph.use_count for graph in model.graphs())

@@ -108,7 +108,7 @@ def describe(value: Data) -> str:
 
 
 def tells(outputs: Mapping[str, Data]) -> bool:
-    """True where some output would show a change: it has different finite numbers, or is of another kind than floats."""
+    """True where some output would show a change: it has different finite numbers, or is no float at all."""
     seen = False
     for value in outputs.values():
         if not isinstance(value, np.ndarray) or not is_float(value.dtype):
@@ -308,7 +308,7 @@ class FeedMaker:
     def _better(
         self, run: Runner, found: FeedSet, assignment: dict[str, int], style: str, feed: Feed, outputs: dict[str, Data]
     ) -> tuple[dict[str, int], str]:
-        """Keep a feed that works, or a like one whose outputs tell more: all NaN, or one number all over, is no test."""
+        """Keep a feed that works, or one like it whose outputs tell more: NaN or one number all over is no test."""
         started = time.monotonic()
         if not tells(outputs):
             for candidate in self.space.larger(assignment):

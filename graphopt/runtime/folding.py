@@ -289,7 +289,7 @@ class _Evaluation:
         """True where nobody knows how long a node takes, how much it makes, or whether it ends the process."""
         if node.bodies or any(self.is_unbounded(value) for value in node.results):
             return True
-        return _divides_integers(node) and not self.division_is_known(node) or self.work_of(node) > _LONG_WORK
+        return (_divides_integers(node) and not self.division_is_known(node)) or self.work_of(node) > _LONG_WORK
 
     def is_unbounded(self, value: Value) -> bool:
         if isinstance(value.type, (SequenceType, OptionalType)) or (value.name == "" and not value.uses):
@@ -303,7 +303,9 @@ class _Evaluation:
 
     def division_fails(self, node: Node) -> bool:
         """True if an integer division by known numbers cannot be made."""
-        if not _divides_integers(node) or not all(value is not None and self.tensor_of(value) for value in node.operands):
+        if not _divides_integers(node) or not all(
+            value is not None and self.tensor_of(value) for value in node.operands
+        ):
             return False
         return not self.division_is_known(node)
 

@@ -27,8 +27,8 @@ CUDA = "CUDAExecutionProvider"
 _SHORT_NAMES = {"cpu": CPU, "cuda": CUDA, "gpu": CUDA, "tensorrt": "TensorrtExecutionProvider"}
 _QUIET = 4  # only fatal messages: failures come back as exceptions, the rest is noise on the screen
 
-# ModelProto{ir_version: 8, opset_import{version: 13}, graph{Identity: x -> y, float[1]}}, written out so that asking for
-# a provider needs neither a file nor the onnx package.
+# ModelProto{ir_version: 8, opset_import{version: 13}, graph{Identity: x -> y, float[1]}}, written out so that asking
+# for a provider needs neither a file nor the onnx package.
 _PROBE = bytes.fromhex(
     "08083a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a00100d"

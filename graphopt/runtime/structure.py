@@ -26,9 +26,9 @@ _MOST_STEPS = 3000
 # Operand -> results that hold its elements, moved about or repeated at most.
 _MOVES = {
     "Identity": 0, "Cast": 0, "Reshape": 0, "Squeeze": 0, "Unsqueeze": 0, "Flatten": 0, "Transpose": 0, "Expand": 0,
-    "Tile": 0, "Slice": 0, "Split": 0, "Gather": 0, "GatherElements": 0, "GatherND": 0, "Dropout": 0, "Concat": -1, "Pad": 0,
-    "Compress": 0, "Trilu": 0, "SequenceConstruct": -1, "SequenceAt": 0, "ConcatFromSequence": 0, "OptionalGetElement": 0,
-    "Optional": 0, "CastLike": 0, "DequantizeLinear": -2,
+    "Tile": 0, "Slice": 0, "Split": 0, "Gather": 0, "GatherElements": 0, "GatherND": 0, "Dropout": 0, "Concat": -1,
+    "Pad": 0,     "Compress": 0, "Trilu": 0, "SequenceConstruct": -1, "SequenceAt": 0, "ConcatFromSequence": 0,
+    "OptionalGetElement": 0, "Optional": 0, "CastLike": 0, "DequantizeLinear": -2,
 }  # fmt: skip
 _ROUNDING = ("Quant", "QLinear", "Integer", "QAttention", "QGemm", "NBits")
 _COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")

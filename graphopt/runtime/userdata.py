@@ -98,7 +98,8 @@ def _cast(label: str, value: Data, port: Port) -> Data:
         )
     if not lossless:
         raise FeedError(
-            f"{label} has {array.dtype.name} for {port.name!r}, which is {port.type}, and a cast would lose values; cast it yourself"
+            f"{label} has {array.dtype.name} for {port.name!r}, which is {port.type}, and a cast would lose values; "
+            "cast it yourself"
         )
     return cast
 
@@ -112,7 +113,8 @@ def _test_data(folder: Path, required: Sequence[Port]) -> list[Feed]:
         files = sorted(one.glob("input_*.pb"), key=lambda file: int(file.stem.split("_")[-1]))
         if len(files) > len(required):
             raise FeedError(
-                f"{one} holds {len(files)} inputs and the model has {len(required)}; check that it belongs to this model"
+                f"{one} holds {len(files)} inputs and the model has {len(required)}; "
+                "check that it belongs to this model"
             )
         feeds.append(
             Feed(one.name, {port.name: _proto(file, port) for port, file in zip(required, files, strict=False)})

@@ -131,9 +131,8 @@ class Worker:
             used = resident_bytes(process.pid)
             if ceiling is not None and used is not None and used > ceiling:
                 self._end()
-                raise WorkerMemoryError(
-                    f"out of memory: the run took {used / 1e9:.1f} GB and {ceiling / 1e9:.1f} GB are allowed; use smaller inputs"
-                )
+                sizes = f"the run took {used / 1e9:.1f} GB and {ceiling / 1e9:.1f} GB are allowed"
+                raise WorkerMemoryError(f"out of memory: {sizes}; use smaller inputs")
 
     def _died(self) -> WorkerCrashedError:
         process = self._process

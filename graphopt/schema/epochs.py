@@ -33,6 +33,8 @@ _FIRST_OPSET_OF_TODAYS_MEANING: dict[str, int] = {
     "Expand": 8,
     "AveragePool": 7,  # before it padding was always counted
     "GroupNormalization": 21,  # before it scale and bias were per group
+    "RoiAlign": 16,  # before it pixels had their corner, not their centre, at whole numbers
+    "GridSample": 20,  # before it the modes had other names
     "RNN": 7,
     "GRU": 7,
     "LSTM": 7,

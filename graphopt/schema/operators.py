@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from onnx import defs, helper
 
 from graphopt.tensors.dtype import DType
+
+# Attributes that became operands under another name.
+_RENAMED_PARAMETERS = {("TopK", "k"): "K", ("Pad", "value"): "constant_value", ("Pad", "paddings"): "pads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,15 @@ class Operator:
     max_inputs: int
     min_outputs: int
     max_outputs: int
-    attributes: frozenset[str]
+    attributes: Mapping[str, int]
+    """Every attribute, with its kind as in `AttributeProto.type`."""
     required: frozenset[str]
-    defaults: dict[str, Any]
+    defaults: Mapping[str, Any]
     """Attributes with a default, in IR form: int, float, str or a tuple of them."""
 
     def input_index(self, name: str) -> int | None:
-        """The position of the formal input `name`, or None."""
+        """The position of the formal input `name`, or None; the names of older opsets' attributes will do."""
+        name = _RENAMED_PARAMETERS.get((self.op_type, name), name)
         for index, formal in enumerate(self.inputs):
             if formal.name == name:
                 return index
@@ -54,13 +60,13 @@ class Operator:
         return frozenset() if formal is None else _tensor_dtypes(formal.dtypes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tensor_dtypes(texts: frozenset[str]) -> frozenset[DType]:
     names = {dtype.text: dtype for dtype in DType}
     return frozenset(names[text[7:-1]] for text in texts if text.startswith("tensor(") and text[7:-1] in names)
 
 
-@lru_cache(maxsize=None)
+@cache
 def operator(domain: str, op_type: str, opset: int) -> Operator | None:
     """The version of an operator that a model importing `opset` of `domain` uses; None if ONNX does not know it."""
     try:
@@ -97,7 +103,7 @@ def _convert(schema: Any) -> Operator:
         max_inputs=schema.max_input,
         min_outputs=schema.min_output,
         max_outputs=schema.max_output,
-        attributes=frozenset(schema.attributes),
+        attributes={name: int(attribute.type.value) for name, attribute in schema.attributes.items()},
         required=frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
         defaults=defaults,
     )
@@ -111,7 +117,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def latest_opset(domain: str = "") -> int:
     """The newest opset of a standard domain that the installed onnx knows; 1 for a domain it does not know."""
     if domain == "":
@@ -120,7 +126,7 @@ def latest_opset(domain: str = "") -> int:
     return max(versions, default=1)
 
 
-@lru_cache(maxsize=None)
+@cache
 def min_ir_version(opset: int) -> int:
     """The oldest IR version a model of that standard opset may declare."""
     return int(helper.OP_SET_ID_VERSION_MAP.get(("ai.onnx", opset), 3))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphopt.tensors.dtype import DType
-from graphopt.tensors.region import FileRegion
-from graphopt.tensors.tensor import Tensor
+from graphopt.tensors.region import FileMapping, FileRegion, map_file
+from graphopt.tensors.tensor import Array, Tensor, as_strings
 
-__all__ = ["DType", "FileRegion", "Tensor"]
+__all__ = ["Array", "DType", "FileMapping", "FileRegion", "Tensor", "as_strings", "map_file"]

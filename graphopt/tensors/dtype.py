@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -42,16 +43,14 @@ class DType(IntEnum):
     INT2 = 26
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype[Any]:
         """The numpy type of one unpacked element; `object` for strings."""
         return _numpy(self)
 
     @property
     def bits(self) -> int:
         """Bits of one element as stored in `raw_data`; 0 for strings, whose size varies."""
-        if self is DType.STRING or self is DType.UNDEFINED:
-            return 0
-        return _SUB_BYTE_BITS.get(self, self.numpy.itemsize * 8)
+        return _bits(self)
 
     @property
     def is_float(self) -> bool:
@@ -74,7 +73,12 @@ class DType(IntEnum):
         return self.name.lower()
 
     @staticmethod
-    def from_numpy(dtype: np.dtype) -> DType:  # type: ignore[type-arg]
+    def from_code(code: int) -> DType:
+        """The type of a number in a file; `UNDEFINED` for one that is not known here."""
+        return _BY_CODE.get(code, DType.UNDEFINED)
+
+    @staticmethod
+    def from_numpy(dtype: np.dtype[Any]) -> DType:
         """The ONNX type of a numpy type; bytes, str and object are strings.
 
         Raises:
@@ -83,6 +87,7 @@ class DType(IntEnum):
         return _from_numpy(dtype)
 
 
+_BY_CODE = {int(dtype): dtype for dtype in DType}
 _SUB_BYTE_BITS = {DType.UINT4: 4, DType.INT4: 4, DType.FLOAT4E2M1: 4, DType.UINT2: 2, DType.INT2: 2}
 _SIGNED = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64, DType.INT4, DType.INT2})
 _UNSIGNED = frozenset({DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.UINT4, DType.UINT2})
@@ -93,15 +98,22 @@ _FLOATS = frozenset(
 assert ml_dtypes  # its import registers bfloat16, float8 and the sub-byte types with numpy
 
 
-@lru_cache(maxsize=None)
-def _numpy(dtype: DType) -> np.dtype:  # type: ignore[type-arg]
-    if dtype is DType.STRING:
+@cache
+def _numpy(dtype: DType) -> np.dtype[Any]:
+    if dtype in (DType.STRING, DType.UNDEFINED):
         return np.dtype(object)
     return np.dtype(helper.tensor_dtype_to_np_dtype(int(dtype)))
 
 
-@lru_cache(maxsize=None)
-def _from_numpy(dtype: np.dtype) -> DType:  # type: ignore[type-arg]
+@cache
+def _bits(dtype: DType) -> int:
+    if dtype in (DType.STRING, DType.UNDEFINED):
+        return 0
+    return _SUB_BYTE_BITS.get(dtype, dtype.numpy.itemsize * 8)
+
+
+@cache
+def _from_numpy(dtype: np.dtype[Any]) -> DType:
     if dtype.kind in "OSU":
         return DType.STRING
     for member in DType:

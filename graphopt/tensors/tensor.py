@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -12,9 +12,10 @@ from onnx import TensorProto, numpy_helper
 from graphopt.tensors.dtype import DType
 from graphopt.tensors.region import FileRegion
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Source = FileRegion | memoryview | Array | Callable[[], Array]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Source: TypeAlias = FileRegion | memoryview | Array | Callable[[], Array]
 _SAMPLE = 256
+_BLOCK = 1 << 20
 
 
 class Tensor:
@@ -37,8 +38,7 @@ class Tensor:
         """A tensor over an array; the array is kept, not copied, and must not change afterwards."""
         dtype = DType.from_numpy(array.dtype) if dtype is None else dtype
         if dtype is DType.STRING:
-            encoded = [item.encode() if isinstance(item, str) else bytes(item) for item in array.reshape(-1).tolist()]
-            array = np.array(encoded, dtype=object).reshape(array.shape)
+            array = as_strings(array)
         return cls(dtype, tuple(int(size) for size in array.shape), array.astype(dtype.numpy, copy=False))
 
     @classmethod
@@ -70,13 +70,13 @@ class Tensor:
 
     def numpy(self) -> Array:
         """The elements as a read-only array; strings are an object array of `bytes`."""
-        if self._array is None:
-            array = self._read()
-            array.flags.writeable = False
-            if isinstance(self._source, FileRegion):
-                return array  # a view of the mapping; keeping it would keep nothing but an object
+        if self._array is not None:
+            return self._array
+        array = self._read()
+        array.flags.writeable = False
+        if not isinstance(self._source, FileRegion):  # a view of a mapping costs nothing to make again
             self._array = array
-        return self._array
+        return array
 
     def _read(self) -> Array:
         source = self._source
@@ -105,22 +105,17 @@ class Tensor:
         array = self.numpy()
         if self.dtype.bits < 8:
             return memoryview(numpy_helper.from_array(array).raw_data)
-        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cast("B")
+        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def scalar(self) -> Any:
-        """The only element as a Python number, string or bool; None if there is not exactly one."""
-        return self.numpy().reshape(-1)[0].item() if self._is_single_number() else self._single_string()
-
-    def _is_single_number(self) -> bool:
-        return self.size == 1 and self.dtype is not DType.STRING
-
-    def _single_string(self) -> bytes | None:
-        if self.dtype is DType.STRING and self.size == 1:
-            return bytes(self.numpy().reshape(-1)[0])
-        return None
+        """The only element as a Python number, bool or `bytes`; None if there is not exactly one."""
+        if self.size != 1:
+            return None
+        element = self.numpy().reshape(-1)[0]
+        return element if isinstance(element, bytes) else element.item()
 
     def tolist(self) -> Any:
-        """The elements as nested lists of Python numbers."""
+        """The elements as nested lists of Python numbers; of a scalar, the number."""
         return self.numpy().tolist()
 
     def fingerprint(self) -> tuple[object, ...]:
@@ -142,16 +137,22 @@ class Tensor:
             return bool(np.array_equal(self.numpy(), other.numpy()))
         if self.region is not None and self.region == other.region:
             return True
-        left = np.frombuffer(self.raw(), np.uint8)
-        right = np.frombuffer(other.raw(), np.uint8)
+        left, right = np.frombuffer(self.raw(), np.uint8), np.frombuffer(other.raw(), np.uint8)
         # Compared in blocks: one mismatch ends it, and no temporary is as large as the weight.
-        block = 1 << 20
         return left.size == right.size and all(
-            np.array_equal(left[start : start + block], right[start : start + block])
-            for start in range(0, left.size, block)
+            np.array_equal(left[start : start + _BLOCK], right[start : start + _BLOCK])
+            for start in range(0, left.size, _BLOCK)
         )
 
     def __repr__(self) -> str:
         """One line: type and shape, and the elements when they are few."""
         head = f"{self.dtype.text}{list(self.shape)}"
         return f"{head} {self.tolist()}" if self.size <= 8 else head
+
+
+def as_strings(array: Array) -> Array:
+    """An array of text or bytes as an object array of `bytes`, the form of string tensors here."""
+    encoded = [item.encode() if isinstance(item, str) else bytes(item) for item in array.reshape(-1).tolist()]
+    strings = np.empty(len(encoded), dtype=object)
+    strings[:] = encoded
+    return strings.reshape(array.shape)

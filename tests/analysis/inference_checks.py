@@ -18,7 +18,7 @@ from onnx import ModelProto, ValueInfoProto
 from graphopt.analysis import Inference
 from graphopt.ir import Dim, Expr, Graph, SequenceType, Symbol, TensorType, Type, Value
 from graphopt.ir.symbol import evaluate
-from graphopt.onnxio.reader import load
+from graphopt.onnxio import load
 from graphopt.tensors import DType
 
 Feeds = dict[str, Any]

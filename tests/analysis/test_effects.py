@@ -64,7 +64,7 @@ def attach(node: Node, name: str, *inner: tuple[str, str]) -> Graph:
     """A body with one node per (domain, operator)."""
     assert node.graph is not None
     body = Graph(node.graph.model, name, node.graph.opsets, owner=node)
-    node._bodies[name] = body
+    node.add_body(name, body)
     for domain, op_type in inner:
         put(body, op_type, domain=domain)
     return body

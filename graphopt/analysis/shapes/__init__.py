@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from graphopt.analysis.shapes import (
     bodies,
+    classical,
     containers,
+    contrib,
     elementwise,
     images,
     layers,
@@ -24,8 +26,10 @@ __all__ = [
     "Facts",
     "Transfer",
     "bodies",
+    "classical",
     "containers",
     "contents",
+    "contrib",
     "elementwise",
     "images",
     "layers",

@@ -130,11 +130,16 @@ def _loop(node: Node, runner: Runner) -> Facts:
     trips = scalar_content(node.operand(0))
     always = _always_continues(node, body)
     runs = always and trips is not None and is_positive(trips)
-    scanned = [_stacked(value, trips if always else None, 0) if runs else _no_shape(value) for value in body.outputs[count + 1 :]]
+    scanned = [
+        _stacked(value, trips if always else None, 0) if runs else _no_shape(value)
+        for value in body.outputs[count + 1 :]
+    ]
     return (*carried, *scanned)
 
 
-def _fixpoint(body: Graph, before: list[Fact], carried: list[Fact], after: list[Fact], skip: int, runner: Runner) -> list[Fact]:
+def _fixpoint(
+    body: Graph, before: list[Fact], carried: list[Fact], after: list[Fact], skip: int, runner: Runner
+) -> list[Fact]:
     """What holds of the carried values before every iteration; each round that finds less keeps less."""
     count = len(carried)
     for turn in range(_ROUNDS):

@@ -1,7 +1,7 @@
 """What the transfer functions share: facts, the table they are entered in, and how operands are read.
 
-A transfer function takes a node and returns one `Fact` per result, as far as they follow from what is known of the operands and
-attributes. It says what holds on every run that succeeds: where the runtime would fail, anything may be said.
+A transfer function takes a node and returns one `Fact` per result, as far as they follow from what is known of the
+operands and attributes. It says what holds on every run that succeeds; of one that fails, anything may be said.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def parameter(node: Node, name: str, position: int | None = None) -> Any:
     """A parameter that must be known numbers: like `node.param`, but operands computed from shapes count as known too.
 
     Returns:
-        As `node.param`; `NOT_CONSTANT` where an operand is not known. A vector is a tuple, with `Expr` and None in it if the
-        operand holds them.
+        As `node.param`; `NOT_CONSTANT` where an operand is not known. A vector is a tuple, with `Expr` and None in it if
+        the operand holds them.
     """
     found = node.param(name)
     if found is not NOT_CONSTANT:

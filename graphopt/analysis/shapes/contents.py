@@ -21,8 +21,8 @@ _RANGE = {DType.INT32: 2**31, DType.INT64: 2**63, DType.BOOL: 2}
 def is_exact(item: Dim, dtype: DType | None) -> bool:
     """True if a value of this type can hold exactly this number.
 
-    Shape arithmetic in int32, int64 and double is taken not to overflow while it is symbolic: a tensor of such a size fits no
-    machine. A float holds the sizes of a long recording no more, so there a bound must be provable.
+    Shape arithmetic in int32, int64 and double is taken not to overflow while it is symbolic: a tensor of such a size
+    fits no machine. A float holds the sizes of a long recording no more, so there a bound must be provable.
     """
     if item is None or dtype is None:
         return False

@@ -29,12 +29,15 @@ from graphopt.ir import Node, Shape, TensorType
 from graphopt.ir.symbol import Integer, is_nonnegative, is_nonzero
 from graphopt.tensors import DType
 
-_SAME = (
-    "Acos Acosh Asin Asinh Atan Atanh BitwiseNot Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish "
-    "Hardmax LeakyRelu Log LogSoftmax LpNormalization LRN MeanVarianceNormalization Mish PRelu Reciprocal "
-    "Selu Shrink Sigmoid Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Trilu "
-    "ReverseSequence InstanceNormalization GroupNormalization"
-).split()
+# fmt: off
+_SAME = [
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp",
+    "Gelu", "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LRN",
+    "MeanVarianceNormalization", "Mish", "PRelu", "Reciprocal", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softmax",
+    "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu", "ReverseSequence",
+    "InstanceNormalization", "GroupNormalization",
+]
+# fmt: on
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": on.add,
     "Sub": on.subtract,
@@ -175,7 +178,9 @@ def _chosen(node: Node, dtype: DType | None) -> Array | None:
     if condition is None:
         return None
     choices = [content_array(value) if contents(value) is not None else None for value in node.operands[1:]]
-    needed = {choice for item in condition.reshape(-1) for choice in ((0, 1) if item is None else (0,) if item else (1,))}
+    needed = {
+        choice for item in condition.reshape(-1) for choice in ((0, 1) if item is None else (0,) if item else (1,))
+    }
     if any(choices[choice] is None for choice in needed):
         return None
     blank = np.empty((), dtype=object)
@@ -324,4 +329,3 @@ def random_like(node: Node) -> Facts:
     value = node.operands[0]
     dtype = node.param("dtype")
     return one(DType(dtype) if isinstance(dtype, int) and dtype else dtype_of(value), shape_of(value))
-

@@ -33,7 +33,9 @@ def layer_normalization(node: Node) -> Facts:
     stash = node.param("stash_type")
     shape = None if dims is None or place is None else (*dims[:place], *(1,) * (len(dims) - place))
     statistics = tensor(DType(stash) if isinstance(stash, int) else DType.FLOAT, shape)
-    return (Fact(value.type), statistics, statistics)
+    # The runtime has this operator at opsets before ONNX's own too, and there the scale may be of another type.
+    result = Fact(value.type) if node.opset >= 17 else tensor(dtype_of(node.operand(1)) or value.dtype, dims)
+    return (result, statistics, statistics)
 
 
 @transfer("RMSNormalization")

@@ -29,7 +29,7 @@ from graphopt.analysis.shapes.common import (
     vector,
 )
 from graphopt.ir import Dim, Node, SequenceType, Shape, TensorType, Value
-from graphopt.ir.symbol import is_nonnegative
+from graphopt.ir.symbol import ceildiv, is_nonnegative
 from graphopt.tensors import DType
 
 
@@ -192,9 +192,11 @@ def _split_sizes(node: Node, whole: Dim) -> list[Dim]:
     # Parts of equal size; the last is smaller if need be, which only newer opsets allow.
     outputs = node.param("num_outputs")
     if isinstance(outputs, int):
-        part = -(-whole // outputs) if isinstance(whole, int) else -((-whole) // outputs)
-        last = whole - part * (outputs - 1)
-        return [part] * (count - 1) + [last if outputs == count else part]
+        part = ceildiv(whole, outputs)
+        parts: list[Dim] = [part] * count
+        if outputs == count:
+            parts[-1] = whole - part * (outputs - 1)
+        return parts
     if not node.has_latest_meaning:
         return [None] * count
     return [whole // count] * count

@@ -41,7 +41,7 @@ define("slice_length", slice_length)
 
 
 def _place(size: Integer, bound: Integer, step: int) -> Integer | None:
-    """A bound counted from the front, None where its sign is not known; far bounds stand for the end or the beginning."""
+    """A bound counted from the front, None where its sign is not known; far bounds stand for an end."""
     if isinstance(bound, int) and not isinstance(size, int):
         if bound >= UNBOUNDED:
             return size
@@ -97,7 +97,9 @@ def _cuts(node: Node, dims: Shape) -> list[Cut] | None:
     if places is None:
         return None
     blank: tuple[Dim, ...] = (None,) * len(places)
-    columns = [column if column is not None and len(column) == len(places) else blank for column in (starts, ends, steps)]
+    columns = [
+        column if column is not None and len(column) == len(places) else blank for column in (starts, ends, steps)
+    ]
     return list(zip(places, *columns, strict=True))
 
 

@@ -117,7 +117,9 @@ def multinomial(node: Node) -> Facts:
     """One row of samples for each row of the operand."""
     dims, dtype, count = shape_of(node.operand(0)), node.param("dtype"), node.param("sample_size")
     rows = dims[0] if dims else None
-    return one(DType(dtype) if isinstance(dtype, int) else DType.INT32, (rows, count if isinstance(count, int) else None))
+    return one(
+        DType(dtype) if isinstance(dtype, int) else DType.INT32, (rows, count if isinstance(count, int) else None)
+    )
 
 
 @transfer("Constant")

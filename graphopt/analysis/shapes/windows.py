@@ -152,7 +152,7 @@ def pool(node: Node) -> Facts:
 
 
 def pooled(node: Node, dims: Shape) -> Shape:
-    """The shape of pooling, as the runtime computes it: it rounds towards 0 where a window is larger than the operand."""
+    """The shape of pooling as the runtime computes it: rounding towards 0 where a window is larger than the operand."""
     kernel = _kernel(node, None, len(dims))
     window = None if kernel is None else Window(node, kernel)
     if window is None or not window.is_valid:

@@ -1,0 +1,38 @@
+"""The `metadata_props` of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from onnx import StringStringEntryProto
+
+from graphopt.ir import Model
+from graphopt.onnxio.wire import Message, fields, piece_bytes
+
+FIELD = 14
+
+
+def metadata_of(model: Model) -> dict[str, str]:
+    """The model's metadata as text by key."""
+    entries = (_entry(piece) for number, piece in model.details.get("fields", []) if number == FIELD)
+    return {entry.key: entry.value for entry in entries}
+
+
+def is_replaced(number: int, piece: Any, stamp: Mapping[str, str]) -> bool:
+    """True if a field of the model is a metadata entry that `stamp` gives another value: keys must not repeat."""
+    return bool(stamp) and number == FIELD and _entry(piece).key in stamp
+
+
+def write_stamp(out: Message, stamp: Mapping[str, str]) -> None:
+    """Append metadata entries to a model."""
+    for key, value in stamp.items():
+        out.entry(FIELD, key, value)
+
+
+def _entry(piece: Any) -> StringStringEntryProto:
+    raw = piece_bytes(piece)
+    # The piece is a whole field: its tag and length come first.
+    _, _, _, payload, stop = next(fields(memoryview(raw), 0, len(raw)))
+    entry: StringStringEntryProto = StringStringEntryProto.FromString(bytes(raw[payload:stop]))
+    return entry
