@@ -9,7 +9,7 @@ operands broadcast, and compares bits with the same numbers amid a long array. N
     python benchmarks/make_position_table.py            # measure here, replace the table
     python benchmarks/make_position_table.py --merge    # measure here, keep what is dependent in the table already
 
-Float16 is not measured: there the bits depend on the neighbours. Most operators have no float16 kernel on the CPU and are
+Float16 is not measured: its bits depend on the neighbours. Most operators have no float16 kernel on the CPU and are
 computed in float32 between inserted casts, also with the runtime's optimizer off; casts that meet are dropped, and a
 node that has a kernel but stands alone between two such operators is computed in float32 too.
 

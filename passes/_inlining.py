@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -163,7 +162,10 @@ def inline_single_trip(node: Node, context: Context, names: TakenNames) -> bool:
 
 
 def drop_zero_trip(node: Node, context: Context) -> bool:
-    """Replace a Loop that never runs by its initial states and empty stacks.
+    """Replace a Loop that never runs by its initial states.
+
+    What it stacks must be unread: an empty stack has dims that the runtime takes from its own inference of the body,
+    and 0 where that knows none.
 
     Returns:
         False if it was left alone.
@@ -171,34 +173,19 @@ def drop_zero_trip(node: Node, context: Context) -> bool:
     graph = node.graph
     assert graph is not None
     states = node.operands[2:]
-    builder = context.builder(graph)
-    replacements: list[Value | None] = list(states)
-    for value in node.results[len(states) :]:
-        stack = _empty_stack(value) if value.uses else None
-        if value.uses and stack is None:
-            context.note(f"Loop '{node.name}' never runs, but the shape of what it stacks is not known")
-            return False
-        replacements.append(None if stack is None else builder.constant(stack, value.dtype))
-    pairs = [(old, new) for old, new in zip(node.results, replacements, strict=False) if old.uses]
-    made = [new for _, new in pairs if new is not None]
-    if len(made) < len(pairs) or not _all_fit([old for old, _ in pairs], made):
+    if any(value.uses for value in node.results[len(states) :]):
+        context.note(f"Loop '{node.name}' never runs, but stays for the shape of the empty stack it gives")
+        return False
+    pairs = [(old, new) for old, new in zip(node.results, states, strict=False) if old.uses and new is not None]
+    if any(old.uses for old, new in zip(node.results, states, strict=False) if new is None):
+        return False
+    if not _all_fit([old for old, _ in pairs], [new for _, new in pairs]):
         return False
     with context.rewrite(graph):
-        for constant in builder.nodes:
-            graph.insert(constant, rank=node.rank)
-        for (old, _), new in zip(pairs, made, strict=True):
+        for old, new in pairs:
             graph.replace_uses(old, new)
         graph.erase(node)
     return True
-
-
-def _empty_stack(value: Value) -> np.ndarray[Any, np.dtype[Any]] | None:
-    """What a Loop that never runs stacks, None if the shape of one layer is not known."""
-    dtype, shape = value.dtype, value.shape
-    if dtype is None or dtype is DType.UNDEFINED or not shape:
-        return None
-    sizes = [dim for dim in shape[1:] if isinstance(dim, int)]
-    return np.zeros((0, *sizes), dtype.numpy) if len(sizes) == len(shape) - 1 else None
 
 
 def _release(node: Node, names: TakenNames) -> None:

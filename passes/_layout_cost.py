@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from graphopt import Graph, Node, Symbol, Value, symbol
 from passes._permutation import Perm, compose, identity, perm_of
@@ -90,10 +91,28 @@ class Transposes:
             perm = self.perm_of(node)
             if perm is None or node.operands[0] is None:
                 continue
-            if any(True for _ in self.readers(node.results[0], len(perm))):
+            is_swap = perm == swapped(identity(len(perm)))
+            readers = self.readers(node.results[0], len(perm))
+            if any(not (is_swap and takes_swapped(reader.node, reader.index)) for reader in readers):
                 moved += self.moved(node.operands[0], identity(len(perm)), perm)
                 price += self.price(node.operands[0], identity(len(perm)), perm)
         return moved, price
+
+
+def takes_swapped(node: Node, index: int) -> bool:
+    """True if a node reads this operand with its last two axes swapped at no cost.
+
+    A Gemm says so by an attribute, and a runtime folds the Transpose into a MatMul.
+    """
+    if node.domain or node.op_type not in ("Gemm", "MatMul") or index > 1 or not node.is_operator:
+        return False
+    value = node.operands[index]
+    return value is not None and value.dtype is not None and value.dtype.is_float
+
+
+def swapped(perm: Perm) -> Perm:
+    """The permutation followed by a swap of the last two axes."""
+    return perm if len(perm) < 2 else (*perm[:-2], perm[-1], perm[-2])
 
 
 def _is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:
@@ -117,6 +136,7 @@ def size_of(value: Value, rank: int) -> int:
     return max(math.prod(map(estimate, dims)) * bits // 8, 1)
 
 
+@lru_cache(maxsize=1 << 12)
 def estimate(dim: Dim) -> int:
     """A number for a dim."""
     if isinstance(dim, int):

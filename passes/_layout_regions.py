@@ -16,8 +16,9 @@ import networkx as nx
 
 from graphopt import Node, Value
 from passes._carriers import RESULT, Plan, plan_of
-from passes._layout_cost import NODE_COST, Reader, Transposes, size_of
+from passes._layout_cost import NODE_COST, Transposes, size_of, swapped, takes_swapped
 from passes._permutation import Perm, compose, identity, is_identity
+from passes._proofs import HALVES
 
 MAX_REGION = 2000
 """Nodes of one region; a larger one is done piece by piece."""
@@ -68,11 +69,13 @@ class _Root:
         value: The value.
         turned: The order in which it comes out if its producer turns; None if that is not of the region.
         readers: What reads it, with the order it reads in if it stays and if it turns.
+        products: For each matrix product that reads it, the two orders that are the same to it.
     """
 
     value: Value
     turned: Perm | None
-    readers: tuple[tuple[Reader, Perm, Perm], ...]
+    readers: tuple[tuple[Node, Perm, Perm], ...]
+    products: tuple[tuple[Perm, Perm], ...]
 
 
 class Division:
@@ -101,13 +104,16 @@ class Division:
 
     def _root(self, value: Value, rank: int) -> _Root:
         plan = self._region.get(value.producer)
-        readers = []
+        readers, products = [], []
         for reader in self._transposes.readers(value, rank):
+            if takes_swapped(reader.node, reader.index):
+                products.append((reader.perm, swapped(reader.perm)))
+                continue
             own = self._region.get(reader.node)
             read = None if own is None else own.reads[reader.index].perm
             turned = reader.perm if read is None else compose(reader.perm, read)
-            readers.append((reader, reader.perm, turned))
-        return _Root(value, None if plan is None else plan.results[value.index], tuple(readers))
+            readers.append((reader.node, reader.perm, turned))
+        return _Root(value, None if plan is None else plan.results[value.index], tuple(readers), tuple(products))
 
     def _ties(self) -> Iterator[tuple[Node, Node]]:
         """Pairs that only turn together: nothing comes between what is quantized and the nodes around it."""
@@ -121,9 +127,15 @@ class Division:
                         yield node, user
 
     def _is_bound(self, producer: Node, user: Node) -> bool:
-        """True if a runtime looks for these two next to each other: a quantized value and what reads or makes it."""
+        """True if a runtime looks for these two next to each other.
+
+        Quantized values and what reads or makes them; a Cast to a half and what reads it, or from a half and what makes it:
+        a runtime that computes halves in float32 leaves out the rounding there, and would no longer.
+        """
         if not producer.is_operator or any(self._transposes.perm_of(node) is not None for node in (producer, user)):
             return False
+        if _rounds(producer, producer.results[0]) or (user.is_operator and _rounds(user, user.operands[0])):
+            return True
         if producer.op_type == "DequantizeLinear" and producer.operands[0] is not None:
             return producer.operands[0].const is None
         return user.op_type == "QuantizeLinear" or producer.op_type == "QuantizeLinear"
@@ -135,7 +147,11 @@ class Division:
         moved = total = 0
         for root in self._roots:
             given = root.turned if root.turned is not None and root.value.producer in turning else None
-            wanted = {turned if reader.node in turning else stays for reader, stays, turned in root.readers}
+            wanted = {turned if node in turning else stays for node, stays, turned in root.readers}
+            for one, other in root.products:
+                there = {identity(len(one)) if given is None else given, *wanted}
+                if one not in there and other not in there:
+                    wanted.add(one)
             for perm in sorted(wanted):
                 own = identity(len(perm)) if given is None else given
                 moved += self._transposes.moved(root.value, own, perm)
@@ -167,15 +183,17 @@ class Division:
         orders: dict[Perm, None] = {}
         for _, stays, turned in root.readers:
             orders[stays] = orders[turned] = None
+        products = [_nearest(pair, root.turned) for pair in root.products]
+        orders.update(dict.fromkeys(perm for perm in products if perm is not None))
         for perm in sorted(orders):
             own = identity(len(perm))
             other = root.turned if perm == own and root.turned is not None else perm
             price = self._transposes.price(root.value, own, other)
             if root.turned == own and perm == own:
                 continue  # it is there either way
-            always = [reader for reader, stays, turned in root.readers if stays == turned == perm]
-            if_stays = [reader.node.serial for reader, stays, turned in root.readers if stays == perm != turned]
-            if_turns = [reader.node.serial for reader, stays, turned in root.readers if turned == perm != stays]
+            always = perm in products or any(stays == turned == perm for _, stays, turned in root.readers)
+            if_stays = [node.serial for node, stays, turned in root.readers if stays == perm != turned]
+            if_turns = [node.serial for node, stays, turned in root.readers if turned == perm != stays]
             producer = root.value.producer.serial
             if perm == own:
                 if root.turned is not None:  # it is there unless the producer turns
@@ -252,3 +270,18 @@ def _own_price(node: Node, plan: Plan | None) -> int:
     axis = node.param("axis") if plan is None else plan.attributes["axis"]
     is_last = axis in (-1, node.results[0].rank - 1)
     return extra if is_last else extra + 2 * size_of(node.results[0], node.results[0].rank)
+
+
+def _nearest(pair: tuple[Perm, Perm], turned: Perm | None) -> Perm | None:
+    """The order of two that a root gives if it stays, else the one it gives if it turns; None if both, or neither."""
+    own = identity(len(pair[0]))
+    found = [perm for perm in (own, turned) if perm in pair]
+    return found[0] if len(found) == 1 else None
+
+
+def _rounds(cast: Node, half: Value | None) -> bool:
+    """True for a Cast between a half, on this side of it, and a longer float."""
+    if cast.op_type != "Cast" or cast.operands[0] is None or half is None or half.dtype not in HALVES:
+        return False
+    other = cast.operands[0] if half is cast.results[0] else cast.results[0]
+    return other.dtype is not None and other.dtype.is_float and other.dtype not in HALVES

@@ -24,6 +24,7 @@ class Turning:
         self._turned: dict[Value, tuple[Value, Perm]] = {}
         """For each result of a turned node, what it becomes, and in which order that comes out."""
         self._made: dict[tuple[Value, Perm], Value] = {}
+        self._spread: dict[tuple[Value, tuple[int, ...]], Value] = {}
         self._ranks: dict[Node, int] = {}
 
     def run(self, plans: dict[Node, Plan], chosen: frozenset[Node]) -> None:
@@ -76,11 +77,25 @@ class Turning:
     def _read(self, value: Value, read: Read) -> Value:
         """The operand as a turned node reads it."""
         own = self._ordered(value, read.perm)
-        if not read.axes:
-            return own
-        if own.const is not None and is_free(own):
-            return self._builder.constant(Tensor.from_numpy(np.expand_dims(own.const.numpy(), read.axes), own.const.dtype))
-        lined_up: Value = self._builder.Unsqueeze(own, axes=list(read.axes))
+        return self._lined_up(own, read.axes) if read.axes else own
+
+    def _lined_up(self, value: Value, axes: tuple[int, ...]) -> Value:
+        """A value with dims of 1 put in, as near to the weights as possible."""
+        found = self._spread.get((value, axes))
+        if found is None:
+            found = self._spread[value, axes] = self._make_lined_up(value, axes)
+        return found
+
+    def _make_lined_up(self, value: Value, axes: tuple[int, ...]) -> Value:
+        node = value.producer
+        if value.const is not None and is_free(value):
+            return self._builder.constant(Tensor.from_numpy(np.expand_dims(value.const.numpy(), axes), value.const.dtype))
+        if node.is_op("DequantizeLinear") and all(part is None or part.rank == 0 for part in node.operands[1:]):
+            quantized = node.operands[0]
+            if quantized is not None and quantized.const is not None and is_free(quantized):
+                dequantized: Value = self._builder.like(node, self._lined_up(quantized, axes), *node.operands[1:])
+                return dequantized
+        lined_up: Value = self._builder.Unsqueeze(value, axes=list(axes))
         return lined_up
 
     def _ordered(self, value: Value, perm: Perm | None) -> Value:
@@ -159,14 +174,14 @@ class Turning:
         self._graph.replace_uses(old, new)
 
     def _clean(self, values: Sequence[Value]) -> None:
-        """Erase Transposes and constants that only turned nodes read."""
+        """Erase Transposes and weights that only turned nodes read."""
         pending = list(values)
         while pending:
             value = pending.pop()
             node = value.producer
             if node.graph is not self._graph or node.is_used or node.is_pinned:
                 continue
-            if node.is_constant or self._transposes.perm_of(node) is not None:
+            if node.is_constant or node.is_op("DequantizeLinear") or self._transposes.perm_of(node) is not None:
                 pending += [operand for operand in node.operands if operand is not None]
                 self._graph.erase(node)
 

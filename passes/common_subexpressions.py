@@ -126,7 +126,7 @@ class _Merger:
 
     def visit(self, graph: Graph) -> None:
         self.tables.append({})
-        for node in graph.order():
+        for node in _owners_last(graph):
             for body in node.bodies.values():
                 self.visit(body)
             if effect_of(node) > Effect.PURE_MAY_FAIL:
@@ -179,6 +179,21 @@ class _Merger:
             for user, index, new in inner:
                 assert user.graph is not None
                 user.graph.set_operand(user, index, new)
+
+
+def _owners_last(graph: Graph) -> list[Node]:
+    """The operators in topological order, those with bodies and what depends on them at the end.
+
+    So a body meets as much as possible of what the graph around it computes anyway.
+    """
+    early: list[Node] = []
+    late: dict[Node, None] = {}
+    for node in graph.order():
+        if node.bodies or any(value is not None and value.producer in late for value in node.operands):
+            late[node] = None
+        else:
+            early.append(node)
+    return [*early, *late]
 
 
 def _given(node: Node) -> list[int]:

@@ -12,10 +12,10 @@ import numpy as np
 from graphopt import Builder, Context, Graph, Match, Miss, Node, Tensor, Value, attr, const, graph_pass, op, rule, var
 from passes._carriers import RESULT, Plan, plan_of
 from passes._exactness import EXACT, SUMS, VALUES, class_of
-from passes._layout_cost import Transposes, is_free
+from passes._layout_cost import Transposes, is_free, swapped, takes_swapped
 from passes._layout_regions import Division, MayTurn, grow
 from passes._layout_turning import Turning
-from passes._permutation import Perm, compose, inverse, is_identity, perm_of
+from passes._permutation import Perm, compose, identity, inverse, is_identity, perm_of
 
 x, y, z = var("x"), var("y"), var("z")
 _MAX_ROUNDS = 20
@@ -33,6 +33,9 @@ _INNER = op.Transpose(x)
     unless=[
         "(float[2,3] x) => (float[3,2] y) { t = Relu(x)  y = Transpose(t) }",
         "(float[2,3] x) => (float[6] y) <int64[1] s = {6}> { t = Transpose(x)  u = Reshape(t, s)  y = Transpose(u) }",
+        # A runtime folds the second one, as it is, into the matrix product.
+        """(float[2,3,2,3] x, float[2,2,2,3] z) => (float[2,2,2,2] y)
+           { t = Transpose<perm = [0,2,1,3]>(x)  u = Transpose<perm = [0,1,3,2]>(t)  y = MatMul(z, u) }""",
     ],
     keep=(_INNER,),
 )
@@ -42,6 +45,9 @@ def merge_transposes(m: Match, b: Builder) -> Value | Miss:
     if first is None or second is None or len(first) != len(second):
         return b.no("a permutation is not known")
     perm = compose(first, second)
+    is_folded = second == swapped(identity(len(second))) and all(takes_swapped(*use) for use in m.root.results[0].uses)
+    if is_folded and not is_identity(perm):
+        return b.no("the second one costs nothing where it stands, before a matrix product")
     value: Value = m[x] if is_identity(perm) else b.Transpose(m[x], perm=list(perm))
     return value
 

@@ -345,14 +345,9 @@ def name_nodes(graph: Graph, context: Context) -> None:
     """Every operator has a name that no other in its model or function has."""
     model = graph.model
     for root in (*(function.graph for function in model.functions.values()), graph):
-        has_only_nodes = root is not graph or model.ir_version < _INITIALIZERS_ALONE
         nodes: list[Node] = []
         for scope in (root, *root.bodies_inside()):
-            written = [
-                node
-                for node in scope.all_nodes()
-                if node.is_operator or (node.is_constant and (node.stored_as_node or has_only_nodes))
-            ]
+            written = [node for node in scope.all_nodes() if _is_written_as_node(node, root)]
             nodes.extend(sorted(written, key=lambda node: (node.rank, node.serial)))
         fresh = _fresh_names(nodes)
         if fresh:
@@ -360,6 +355,15 @@ def name_nodes(graph: Graph, context: Context) -> None:
                 for node, name in fresh.items():
                     assert node.graph is not None
                     node.graph.rename(node, name)
+
+
+def _is_written_as_node(node: Node, root: Graph) -> bool:
+    if not node.is_constant or node.stored_as_node:
+        return node.is_operator or node.is_constant
+    if root is not root.model.graph:
+        return node.graph is root  # functions have no initializers, bodies in them do
+    is_new = node.origin is None and node.results[0].declared is None
+    return is_new and root.model.ir_version < _INITIALIZERS_ALONE
 
 
 def _fresh_names(nodes: list[Node]) -> dict[Node, str]:

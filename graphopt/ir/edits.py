@@ -13,8 +13,19 @@ if TYPE_CHECKING:
     from graphopt.ir.value import Value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edit:
+    """What every edit says.
+
+    Attributes:
+        undoes: True if this takes back another edit.
+    """
+
+    undoes: bool = False
+
+
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(_Edit):
     """A node, with all its bodies, joined the graph."""
 
     graph: Graph
@@ -22,7 +33,7 @@ class Inserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class Erased(_Edit):
     """A node, with all its bodies, left the graph."""
 
     graph: Graph
@@ -30,7 +41,7 @@ class Erased:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewired:
+class Rewired(_Edit):
     """A node reads other operands."""
 
     graph: Graph
@@ -40,7 +51,7 @@ class Rewired:
 
 
 @dataclass(frozen=True, slots=True)
-class AttributeSet:
+class AttributeSet(_Edit):
     """An attribute changed; None stands for absent."""
 
     graph: Graph
@@ -51,7 +62,7 @@ class AttributeSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Retyped:
+class Retyped(_Edit):
     """More became known of a value's type."""
 
     graph: Graph
@@ -61,7 +72,7 @@ class Retyped:
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(_Edit):
     """A value or node carries another label."""
 
     graph: Graph
@@ -71,7 +82,7 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Redeclared:
+class Redeclared(_Edit):
     """What the file says of a value's type (`Value.declared`) was handed to or taken from it, along with its name."""
 
     graph: Graph
@@ -81,7 +92,7 @@ class Redeclared:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageSet:
+class StorageSet(_Edit):
     """A constant will be written in another form: True is a `Constant` node, False an initializer."""
 
     graph: Graph
@@ -91,7 +102,7 @@ class StorageSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class Narrowed(_Edit):
     """A node gives fewer results, or has them back."""
 
     graph: Graph
@@ -101,7 +112,7 @@ class Narrowed:
 
 
 @dataclass(frozen=True, slots=True)
-class DetailSet:
+class DetailSet(_Edit):
     """Something the file says beside nodes and values changed."""
 
     graph: Graph
@@ -111,7 +122,7 @@ class DetailSet:
 
 
 @dataclass(frozen=True, slots=True)
-class OpsetSet:
+class OpsetSet(_Edit):
     """The graph imports another opset of a domain; None stands for none."""
 
     graph: Graph
@@ -121,7 +132,7 @@ class OpsetSet:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionsSet:
+class FunctionsSet(_Edit):
     """The model has other local functions; `graph` is the main graph."""
 
     graph: Graph

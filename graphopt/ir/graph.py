@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -119,7 +120,7 @@ class Graph(Structure):
         if rank is not None:
             node.rank = rank
         self._attach(node)
-        self._tell(edits.Inserted(self, node))
+        self.tell(edits.Inserted(self, node))
 
     def erase(self, node: Node) -> None:
         """Take a node, with its bodies, out of the graph.
@@ -138,7 +139,7 @@ class Graph(Structure):
                 users = ", ".join(repr(user) for user in value.users[:3])
                 raise EditError(f"{value!r} is still read by {users}; replace its uses first")
         self._detach(node)
-        self._tell(edits.Erased(self, node))
+        self.tell(edits.Erased(self, node))
 
     def set_operands(self, node: Node, operands: Sequence[Value | None]) -> None:
         """Let a node read other operands, as many as are given.
@@ -153,17 +154,24 @@ class Graph(Structure):
         for value in new:
             self._require_readable(value, node)
         self._rewire(node, new)
-        self._tell(edits.Rewired(self, node, old, new))
+        self.tell(edits.Rewired(self, node, old, new))
 
     def set_operand(self, node: Node, index: int, value: Value | None) -> None:
         """Let a node read another value at one position.
 
         Raises:
-            EditError: the value is not visible in the node's graph, or there is no such position.
+            EditError: the value is not visible in the node's graph, made by the node itself, or there is no such position.
         """
-        if not 0 <= index < len(node.operands):
+        self._require_own(node)
+        old = node.operands
+        if not 0 <= index < len(old):
             raise EditError(f"{node!r} has no operand {index}; use set_operands to add one")
-        self.set_operands(node, (*node.operands[:index], value, *node.operands[index + 1 :]))
+        if old[index] is value:
+            return
+        self._require_readable(value, node)
+        new = (*old[:index], value, *old[index + 1 :])
+        self._rewire(node, new, range(index, index + 1))
+        self.tell(edits.Rewired(self, node, old, new))
 
     def set_outputs(self, values: Sequence[Value]) -> None:
         """Let the graph return other values."""
@@ -187,14 +195,14 @@ class Graph(Structure):
         if is_same_attribute(old, value):
             return
         self._write_attribute(node, name, value)
-        self._tell(edits.AttributeSet(self, node, name, old, value))
+        self.tell(edits.AttributeSet(self, node, name, old, value))
 
     def retype(self, value: Value, type: Type | None) -> None:
         """Record what became known of a value's type."""
         if value.type == type:
             return
         old, value.type = value.type, type
-        self._tell(edits.Retyped(self, value, old, type))
+        self.tell(edits.Retyped(self, value, old, type))
 
     def rename(self, item: Value | Node, name: str | None) -> None:
         """Give a value or node another label; None leaves a value's name to export.
@@ -212,13 +220,13 @@ class Graph(Structure):
             return
         old = item.name
         item.name = name
-        self._tell(edits.Renamed(self, item, old, name))
+        self.tell(edits.Renamed(self, item, old, name))
 
     def store_as_node(self, constant: Node, as_node: bool) -> None:
         """Choose whether a constant is written as a `Constant` node or as an initializer."""
         if constant.stored_as_node != as_node:
             constant.stored_as_node = as_node
-            self._tell(edits.StorageSet(self, constant, not as_node, as_node))
+            self.tell(edits.StorageSet(self, constant, not as_node, as_node))
 
     def set_results(self, node: Node, results: Sequence[Value]) -> None:
         """Let a node give only some of its results, in their order.
@@ -238,12 +246,13 @@ class Graph(Structure):
         if [value for value in old if value in new] != list(new):
             raise EditError(f"{node!r} can only give results it has, in their order; make a new node for others")
         self._write_results(node, new)
-        self._tell(edits.Narrowed(self, node, old, new))
+        self.tell(edits.Narrowed(self, node, old, new))
 
     def set_detail(self, name: str, detail: Any) -> None:
-        """Change what the file says beside nodes and values: `outputs`, `infos` …; the old object is kept for undo."""
-        old, self.details[name] = self.details.get(name), detail
-        self._tell(edits.DetailSet(self, name, old, detail))
+        """Change what the file says beside nodes and values (`outputs`, `infos` …) by another object; None removes it."""
+        old = self.details.get(name)
+        self._write_detail(name, detail)
+        self.tell(edits.DetailSet(self, name, old, detail))
 
     def set_opset(self, domain: str, version: int | None) -> None:
         """Import an opset of a domain, in this graph and its bodies; None drops the import.
@@ -256,7 +265,7 @@ class Graph(Structure):
         old = self._imports.get(domain)
         if old != version:
             self._write_opset(domain, version)
-            self._tell(edits.OpsetSet(self, domain, old, version))
+            self.tell(edits.OpsetSet(self, domain, old, version))
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Let everything that reads `old` read `new`; an unnamed `new` takes the name of `old`.
@@ -282,8 +291,7 @@ class Graph(Structure):
 
     def undo(self, edit: edits.Edit) -> None:
         """Take back the latest edit, as a `Journal` does; listeners are told of the inverse, nothing is checked."""
-        inverse = self._invert(edit)
-        self._tell(inverse, undoes=True)
+        self.tell(replace(self._invert(edit), undoes=not edit.undoes))
 
     def _write_attribute(self, node: Node, name: str, value: Any) -> None:
         attributes = {**node.attributes, name: value}
@@ -297,6 +305,12 @@ class Graph(Structure):
         if version is not None:
             self._imports[domain] = version
 
+    def _write_detail(self, name: str, detail: Any) -> None:
+        if detail is None:
+            self.details.pop(name, None)
+        else:
+            self.details[name] = detail
+
     def _write_results(self, node: Node, results: tuple[Value, ...]) -> None:
         node.results = results
         for index, value in enumerate(results):
@@ -305,7 +319,7 @@ class Graph(Structure):
     def _redeclare(self, value: Value, declared: bytes | None) -> None:
         if value.declared is not declared:
             old, value.declared = value.declared, declared
-            self._tell(edits.Redeclared(self, value, old, declared))
+            self.tell(edits.Redeclared(self, value, old, declared))
 
     def _invert(self, edit: edits.Edit) -> edits.Edit:
         match edit:
@@ -340,7 +354,7 @@ class Graph(Structure):
                 self._write_results(node, results)
                 return edits.Narrowed(self, node, edit.new, results)
             case edits.DetailSet(name=name, old=detail):
-                self.details[name] = detail
+                self._write_detail(name, detail)
                 return edits.DetailSet(self, name, edit.new, detail)
             case edits.FunctionsSet(old=functions):
                 self.model.functions = functions
@@ -365,8 +379,9 @@ class Graph(Structure):
         if holder is value.producer:
             raise EditError(f"{user!r} would read {value!r}, which it computes; make it read something else")
 
-    def _tell(self, edit: edits.Edit, *, undoes: bool = False) -> None:
-        step = 0 if isinstance(edit, edits.Retyped) else -1 if undoes else 1
+    def tell(self, edit: edits.Edit) -> None:
+        """Count an edit that was just made, here and in the graphs around, and pass it on to the listeners."""
+        step = 0 if isinstance(edit, edits.Retyped) else -1 if edit.undoes else 1
         is_structural = isinstance(edit, _STRUCTURAL)
         graph: Graph | None = self
         while graph is not None:

@@ -74,7 +74,7 @@ class Model:
     def set_functions(self, functions: Mapping[FunctionKey, Function]) -> None:
         """Let the model have other local functions; those it had are untouched, so that this can be undone."""
         old, self.functions = self.functions, dict(functions)
-        self.tell(FunctionsSet(self.graph, old, self.functions))
+        self.graph.tell(FunctionsSet(self.graph, old, self.functions))
 
     # --- listeners and rewrites -----------------------------------------------------------------------------------
 

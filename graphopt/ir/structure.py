@@ -236,9 +236,10 @@ class Structure:
             del self._inputs[node]
         node.graph = None
 
-    def _rewire(self, node: Node, operands: tuple[Value | None, ...]) -> None:
+    def _rewire(self, node: Node, operands: tuple[Value | None, ...], where: range | None = None) -> None:
+        """Give a node other operands; `where`, if given, are the only positions at which they differ."""
         old = node.operands
-        for index in range(max(len(old), len(operands))):
+        for index in where or range(max(len(old), len(operands))):
             before = old[index] if index < len(old) else None
             after = operands[index] if index < len(operands) else None
             if before is after:

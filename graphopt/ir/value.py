@@ -71,4 +71,5 @@ class Value:
 
     def __repr__(self) -> str:
         """The name and type, for people."""
-        return f"{self.name or f'%{self.producer.serial}.{self.index}'}: {self.type}"
+        label = self.name or f"%{self.producer.serial}.{self.index}"
+        return label if self.type is None else f"{label}: {self.type}"

@@ -17,7 +17,7 @@ from graphopt.tensors import DType, Tensor
 MAX_ELEMENTS: Final = 64
 """Larger tensors are left to the runtime."""
 _DTYPES: Final = frozenset({DType.INT64, DType.INT32, DType.BOOL})
-_INTEGERS: Final = frozenset({DType.INT64, DType.INT32})
+_TO_THE_END: Final = (2**31 - 1, 2**63 - 1)
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 TensorOf: TypeAlias = Callable[[Value], Tensor | None]
@@ -53,6 +53,13 @@ class _Operands:
         """The operand at a position, which must not be bool."""
         array = self.small(index)
         if array.dtype.kind != "i":
+            raise _UnableError
+        return array
+
+    def short_integers(self, index: int) -> Array:
+        """The operand at a position, if it fits 32 bits: beyond, some of the runtime's integer operators are not exact."""
+        array = self.integers(index)
+        if array.size and not -(1 << 31) < int(array.min()) <= int(array.max()) < 1 << 31:
             raise _UnableError
         return array
 
@@ -170,7 +177,7 @@ _RULES.update(
         "Not": lambda operands: np.logical_not(operands.bools(0)),
         "Neg": lambda operands: np.negative(operands.integers(0)),
         "Abs": lambda operands: np.abs(operands.integers(0)),
-        "Sign": lambda operands: np.sign(operands.integers(0)),
+        "Sign": lambda operands: np.sign(operands.short_integers(0)),
     }
 )
 
@@ -191,14 +198,15 @@ def _divide(operands: _Operands) -> Array:
         raise _UnableError
     if operands.node.op_type == "Mod" and not operands.number("fmod"):
         return np.mod(left, right)
-    rest = np.fmod(left, right)  # truncating: the sign is the dividend's
-    return rest if operands.node.op_type == "Mod" else (left - rest) // right
+    if operands.node.op_type == "Mod":
+        return np.fmod(operands.short_integers(0), operands.short_integers(1))
+    return (left - np.fmod(left, right)) // right  # truncating: the rest has the sign of the dividend
 
 
 @_rule("Min", "Max")
 def _extreme(operands: _Operands) -> Array:
     operation = np.minimum if operands.node.op_type == "Min" else np.maximum
-    first, *others = _alike(*(operands.integers(index) for index in range(len(operands.node.operands))))
+    first, *others = _alike(*(operands.short_integers(index) for index in range(len(operands.node.operands))))
     for array in others:
         first = operation(first, array)
     return first
@@ -303,6 +311,8 @@ def _sliced(start: int, end: int, step: int, size: int) -> list[int]:
     """The indices a slice takes. Python's differ where a slice begins before the first element and runs backwards."""
     if size == 0:
         return []
+    if step < 0 and end in _TO_THE_END:
+        raise _UnableError  # "to the end" by ONNX's words, "to the beginning" to the runtime
     start, end = start + size if start < 0 else start, end + size if end < 0 else end
     if step > 0:
         return list(range(min(max(start, 0), size), min(max(end, 0), size), step))
@@ -348,8 +358,10 @@ def _reduce(operands: _Operands) -> Array:
     if not axes and operands.node.param("noop_with_empty_axes"):
         return data
     chosen = tuple(_axes(axes, data.ndim)) if axes else tuple(range(data.ndim))
-    if data.size == 0:
-        raise _UnableError
+    sizes = [abs(int(item)) for item in data.reshape(-1)]
+    largest = math.prod(sizes) if operands.node.op_type == "ReduceProd" else sum(sizes)
+    if not sizes or largest >= (1 << 31 if data.dtype.itemsize == 4 else 1 << 53):
+        raise _UnableError  # the runtime adds and multiplies in double
     keep = bool(operands.number("keepdims"))
     operation = {"ReduceSum": np.add, "ReduceProd": np.multiply, "ReduceMin": np.minimum, "ReduceMax": np.maximum}
     return np.asarray(operation[operands.node.op_type].reduce(data, axis=chosen, keepdims=keep, dtype=data.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from graphopt.errors import ExecutionError
@@ -11,7 +12,7 @@ from graphopt.runtime.feeds import Feed, FeedMaker, FeedOptions, FeedSet
 from graphopt.runtime.remote import RemoteSession
 from graphopt.runtime.session import AS_USERS, CPU, JUDGE, SessionInfo, SessionSettings
 from graphopt.runtime.sources import ModelSource
-from graphopt.runtime.structure import Structure, read_structure
+from graphopt.runtime.structure import Structure, structure_of, try_load
 from graphopt.runtime.tally import OutputTally
 from graphopt.runtime.tolerance import Noise, has_floats, noise, one_ulp
 from graphopt.runtime.userdata import read_data
@@ -78,9 +79,10 @@ class Evidence:
             ExecutionError: It does not load.
             FeedError: The user's data or options do not fit.
         """
-        with self.session(self.original, JUDGE) as session:
+        with ThreadPoolExecutor(1) as pool, self.session(self.original, JUDGE) as session:
+            graph = pool.submit(try_load, self.original)  # while the worker loads it, too
             self.info = session.info
-            self.structure = read_structure(self.original, self.info)
+            self.structure = structure_of(graph.result(), self.info)
             self._collect(session, given, data)
         self.tallies = {port.name: OutputTally(port.name) for port in self.info.outputs}
         if self.found.note:

@@ -32,7 +32,7 @@ from graphopt.runtime.values import Data, numpy_dtype
 Runner = Callable[[dict[str, Data]], dict[str, Data]]
 
 _TRIES = 160
-_SECONDS = 40.0
+_SECONDS = 25.0
 _BETTER_SECONDS = 8.0
 _MOST_ELEMENTS = 1 << 28
 # How values are drawn, most telling first; the later ones are for models that refuse the first.
@@ -236,7 +236,11 @@ class FeedMaker:
         """Try inputs on the original until one works, then others that differ from it in a telling way."""
         found = FeedSet()
         started = time.monotonic()
-        base = self._base(run, found, tries, started + seconds)
+        try:
+            base = self._base(run, found, tries, started + seconds)
+        except FeedError as error:  # an input of a type that cannot be made
+            found.advice = str(error)
+            return found
         if base is None:
             return found
         assignment, style = base

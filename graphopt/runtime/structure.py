@@ -55,10 +55,24 @@ class Structure:
 
 def read_structure(source: ModelSource, info: SessionInfo) -> Structure:
     """Read what can be read; a model that graphopt cannot load gives an empty answer."""
+    return structure_of(try_load(source), info)
+
+
+def try_load(source: ModelSource) -> Graph | None:
+    """The graph of a model, None where graphopt cannot load it."""
     try:
-        return _read(load(source.handle), info)
+        return load(source.handle)
+    except Exception as error:  # a help, not a need: the runtime has the last word
+        _log.debug("no graph of %s: %s", source.label, error)
+        return None
+
+
+def structure_of(graph: Graph | None, info: SessionInfo) -> Structure:
+    """What a graph says about its inputs."""
+    try:
+        return _read(graph, info) if graph is not None else Structure()
     except Exception as error:
-        _log.debug("no roles from %s: %s", source.label, error)
+        _log.debug("no roles: %s", error)
         return Structure()
 
 

@@ -13,9 +13,10 @@ from graphopt.runtime.compare import compare
 from graphopt.runtime.evidence import Evidence, Outputs, RewrittenFailedError
 from graphopt.runtime.excuses import find_excuses
 from graphopt.runtime.feeds import FeedOptions, FeedSet
+from graphopt.runtime.opaque import OpaqueChangedError, cut_out
 from graphopt.runtime.remote import provider_here, version_here
 from graphopt.runtime.session import CPU, JUDGE, SessionInfo
-from graphopt.runtime.sources import open_source
+from graphopt.runtime.sources import ModelSource, open_source
 from graphopt.runtime.tally import OutputTally, Yardstick
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker, shared_worker
@@ -155,13 +156,37 @@ class _Verification:
         try:
             evidence.run_original(self.given, self.data)
         except ExecutionError as error:
-            return "not verified", f"the original cannot be run ({error.reason}): {error}"
+            settled = self._around_opaque_nodes(error)
+            if settled is not None:
+                return settled
         if evidence.info.provider != self.provider:
             ran, self.provider = evidence.info.provider, ""
             return "not verified", f"{evidence.provider} was asked for and {ran} ran; see graphopt doctor"
         if not evidence.found.working:
             return "not verified", evidence.found.advice
         return self._rewritten_as_judged()
+
+    def _around_opaque_nodes(self, error: ExecutionError) -> tuple[str, str] | None:
+        """Cut out what the runtime does not know, and run the original again; a verdict where that does not help."""
+        evidence = self.evidence
+        unknown = "not verified", f"the original cannot be run ({error.reason}): {error}"
+
+        def loads(source: ModelSource) -> None:
+            with evidence.session(source, JUDGE) as session:
+                evidence.info = session.info
+
+        try:
+            cut = cut_out(evidence.original, evidence.rewritten, error, loads)
+            if cut is None:
+                return unknown
+            evidence.original, evidence.rewritten, nodes = cut
+            evidence.run_original(self.given, self.data)
+        except OpaqueChangedError as changed:
+            return "not verified", str(changed)
+        except ExecutionError:
+            return unknown
+        self.opaque_nodes = len(nodes)
+        return None
 
     def _rewritten_as_judged(self) -> tuple[str, str]:
         """The rewritten model with the runtime's optimizer off, against the original in the same way."""
@@ -269,6 +294,8 @@ class _Verification:
         elif self.yardstick.given:
             how = f"within {self.yardstick}"
         count = len(self.evidence.found.working)
+        if self.opaque_nodes:
+            how = f"{how} around {self.opaque_nodes} opaque {'node' if self.opaque_nodes == 1 else 'nodes'}"
         return "equal", f"{how} on {self.provider} in {count} {'feed' if count == 1 else 'feeds'}"
 
 

@@ -41,10 +41,16 @@ class DType(IntEnum):
     FLOAT8E8M0 = 24
     UINT2 = 25
     INT2 = 26
+    FLOAT6E2M3 = 27
+    FLOAT6E3M2 = 28
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The numpy type of one unpacked element; `object` for strings."""
+        """The numpy type of one unpacked element; `object` for strings.
+
+        Raises:
+            TypeError: the installed onnx has none, for it is older than the element type.
+        """
         return _numpy(self)
 
     @property
@@ -88,12 +94,19 @@ class DType(IntEnum):
 
 
 _BY_CODE = {int(dtype): dtype for dtype in DType}
-_SUB_BYTE_BITS = {DType.UINT4: 4, DType.INT4: 4, DType.FLOAT4E2M1: 4, DType.UINT2: 2, DType.INT2: 2}
+_SUB_BYTE_BITS = {
+    DType.UINT2: 2,
+    DType.INT2: 2,
+    DType.UINT4: 4,
+    DType.INT4: 4,
+    DType.FLOAT4E2M1: 4,
+    DType.FLOAT6E2M3: 6,
+    DType.FLOAT6E3M2: 6,
+}
 _SIGNED = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64, DType.INT4, DType.INT2})
 _UNSIGNED = frozenset({DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.UINT4, DType.UINT2})
 _FLOATS = frozenset(
-    {DType.FLOAT, DType.FLOAT16, DType.DOUBLE, DType.BFLOAT16, DType.FLOAT4E2M1}
-    | {dtype for dtype in DType if dtype.name.startswith("FLOAT8")}
+    {DType.DOUBLE, DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.startswith("FLOAT")}
 )
 assert ml_dtypes  # its import registers bfloat16, float8 and the sub-byte types with numpy
 
@@ -102,21 +115,24 @@ assert ml_dtypes  # its import registers bfloat16, float8 and the sub-byte types
 def _numpy(dtype: DType) -> np.dtype[Any]:
     if dtype in (DType.STRING, DType.UNDEFINED):
         return np.dtype(object)
-    return np.dtype(helper.tensor_dtype_to_np_dtype(int(dtype)))
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(int(dtype)))
+    except KeyError:
+        raise TypeError(f"the installed onnx does not know {dtype.name}; upgrade onnx") from None
 
 
 @cache
 def _bits(dtype: DType) -> int:
     if dtype in (DType.STRING, DType.UNDEFINED):
         return 0
-    return _SUB_BYTE_BITS.get(dtype, dtype.numpy.itemsize * 8)
+    return _SUB_BYTE_BITS.get(dtype) or dtype.numpy.itemsize * 8
 
 
 @cache
 def _from_numpy(dtype: np.dtype[Any]) -> DType:
     if dtype.kind in "OSU":
         return DType.STRING
-    for member in DType:
-        if member not in (DType.UNDEFINED, DType.STRING) and _numpy(member) == dtype:
-            return member
-    raise TypeError(f"ONNX has no element type for numpy's {dtype}; convert the array first")
+    try:
+        return DType(helper.np_dtype_to_tensor_dtype(dtype.newbyteorder("=")))
+    except (KeyError, ValueError):
+        raise TypeError(f"ONNX has no element type for numpy's {dtype}; convert the array first") from None

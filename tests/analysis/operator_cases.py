@@ -25,6 +25,8 @@ class Builder:
         self.feeds: dict[str, Array] = {}
         self.free: dict[str, list[int]] = {}
         self.count = 0
+        self.smallest = 0
+        """The least size of a resized dim; 1 where the runtime dies of an empty operand."""
 
     def name(self) -> str:
         self.count += 1
@@ -67,9 +69,13 @@ class Builder:
         self.feeds[name], self.free[name] = array, free
         return name
 
-    def tensor(self, shape: list[int], dtype: Any = np.float32) -> str:
+    def tensor(self, shape: list[int], dtype: Any = np.float32, *, rate: float = 0.7) -> str:
         """An input of random numbers."""
-        return self.feed(self.array(shape, dtype))
+        return self.feed(self.array(shape, dtype), rate=rate)
+
+    def weights(self, shape: list[int]) -> str:
+        """An input of fixed shape."""
+        return self.tensor(shape, rate=0)
 
     def constant(self, array: Any, dtype: Any = np.int64) -> str:
         name = self.name()
@@ -123,7 +129,7 @@ class Builder:
             shape = list(array.shape)
             for axis in self.free[name]:
                 if self.chance(0.35):
-                    shape[axis] = self.pick(0, 1, 2, 3, 6, shape[axis] + 1)
+                    shape[axis] = self.pick(self.smallest, 1, 2, 3, 6, shape[axis] + 1)
             feeds[name] = array if shape == list(array.shape) else self.array(shape, array.dtype)
         return feeds
 
@@ -267,11 +273,12 @@ def _content_vector(b: Builder) -> None:
     b.op("GatherElements", [vector, b.constant(order)], axis=0)
     b.op("Slice", [vector, *map(b.constant, ([b.pick(-2, 0, 1)], [b.pick(-1, 2, 99)], [0], [b.pick(1, 2, -1)]))])
     b.op("Concat", [vector, vector], axis=0)
-    b.op("Unsqueeze", [vector, b.constant([b.pick(0, 1, -1)])])
     b.op("Reshape", [vector, b.constant(b.pick([-1], [1, -1], [-1, 1], [0]))])
-    b.op("Split", [vector, b.constant([1, length - 1])], 2, axis=0)
     b.op("Tile", [vector, b.constant([b.pick(0, 1, 2)])])
-    b.op("Expand", [b.op("Unsqueeze", [vector, b.constant([0])]), b.constant([2, 1])])
+    b.op("Expand", [b.op("Reshape", [vector, b.constant([1, -1])]), b.constant([2, 1])])
+    if b.opset >= 13:
+        b.op("Unsqueeze", [vector, b.constant([b.pick(0, 1, -1)])])
+        b.op("Split", [vector, b.constant([1, length - 1])], 2, axis=0)
     b.op("CumSum", [vector, b.constant(0)], reverse=b.pick(0, 1), exclusive=b.pick(0, 1))
     b.op("Pad", [vector, b.constant([b.pick(0, 1), b.pick(0, 2)])])
     b.op("ScatterElements", [vector, b.constant([order[0]]), b.carried([3])], axis=0)
@@ -279,7 +286,7 @@ def _content_vector(b: Builder) -> None:
     b.op("Transpose", [b.op("Reshape", [vector, b.constant([1, -1])])])
     b.op("Cast", [b.op("Cast", [vector], to=TensorProto.DOUBLE)], to=TensorProto.INT64)
     b.op("Cast", [b.op("Cast", [vector], to=TensorProto.FLOAT)], to=TensorProto.INT32)
-    b.op("ReduceProd", [b.op("Reshape", [vector, b.constant([1, -1])])], axes=[1], keepdims=b.pick(0, 1))
+    b.op("ReduceProd", [b.op("Reshape", [vector, b.constant([1, -1])])], keepdims=b.pick(0, 1))
 
 
 @case("Float:contents")
@@ -540,6 +547,7 @@ def _compress(b: Builder) -> None:
 
 @case("Unique")
 def _unique(b: Builder) -> None:
+    b.smallest = 1
     b.op("Unique", [b.tensor([3, 2], np.int64)], 4, axis=b.pick(None, 0, 1))
 
 
@@ -557,6 +565,9 @@ def _reduce(b: Builder, op_type: str) -> None:
     # On an empty operand the runtime mistakes axes counted from the back; ONNX does not.
     axes = b.pick(None, sorted({b.axis(len(shape)) % len(shape) for _ in range(2)}))
     operands, attributes = [b.tensor(shape)], {"keepdims": b.pick(0, 1)}
+    if 0 in shape and axes is not None:
+        axes = None
+    b.smallest = 1
     _axes_form(b, 13 if op_type == "ReduceSum" else 18, operands, axes, attributes)
     if axes is None and len(operands) == 1 and b.opset >= (13 if op_type == "ReduceSum" else 18) and b.chance():
         attributes["noop_with_empty_axes"] = 1
@@ -566,7 +577,8 @@ def _reduce(b: Builder, op_type: str) -> None:
 @each("ArgMax", "ArgMin")
 def _arg(b: Builder, op_type: str) -> None:
     shape = [b.size() + 1 for _ in range(3)]
-    b.op(op_type, [b.tensor(shape)], axis=b.axis(3), keepdims=b.pick(0, 1))
+    # As for reductions, from the front.
+    b.op(op_type, [b.tensor(shape)], axis=b.axis(3) % 3, keepdims=b.pick(0, 1))
 
 
 # --- products -------------------------------------------------------------------------------------------------------------
@@ -591,6 +603,7 @@ def _gemm(b: Builder) -> None:
 
 @case("Einsum")
 def _einsum(b: Builder) -> None:
+    b.smallest = 1
     i, j, k = b.size() + 1, b.size() + 1, b.size() + 1
     equation, shapes = b.pick(
         ("ij,jk->ik", ([i, j], [j, k])),
@@ -631,7 +644,7 @@ def _conv(b: Builder, op_type: str) -> None:
     kernel = [b.pick(1, 2, 3) for _ in range(count)]
     spatial = [int(b.rng.integers(1, 9)) for _ in range(count)]
     weights = [4, 4 // group, *kernel]
-    b.op(op_type, [b.tensor([b.size(), 4, *spatial]), b.tensor(weights)], group=group, **attributes)
+    b.op(op_type, [b.tensor([b.size(), 4, *spatial]), b.weights(weights)], group=group, **attributes)
 
 
 @each("MaxPool", "AveragePool", "LpPool")
@@ -691,26 +704,27 @@ def _nms(b: Builder) -> None:
 @case("LayerNormalization")
 def _layer_norm(b: Builder) -> None:
     shape = [b.size(), b.size(), 4]
-    b.op("LayerNormalization", [b.tensor(shape), b.tensor([4])], b.pick(1, 3))
+    b.op("LayerNormalization", [b.tensor(shape), b.weights([4])], b.pick(1, 3))
 
 
 @case("BatchNormalization")
 def _batch_norm(b: Builder) -> None:
-    b.op("BatchNormalization", [b.tensor([b.size(), 3, b.size()]), *(b.tensor([3]) for _ in range(4))])
+    b.op("BatchNormalization", [b.tensor([b.size(), 3, b.size()]), *(b.weights([3]) for _ in range(4))])
 
 
 @case("InstanceNormalization")
 def _instance_norm(b: Builder) -> None:
-    b.op("InstanceNormalization", [b.tensor([b.size() or 1, 3, b.size() or 1]), b.tensor([3]), b.tensor([3])])
+    b.op("InstanceNormalization", [b.tensor([b.size() or 1, 3, b.size() or 1]), b.weights([3]), b.weights([3])])
 
 
 @each("LSTM", "GRU", "RNN")
 def _recurrent(b: Builder, op_type: str) -> None:
+    b.smallest = 1
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
     direction = b.pick("forward", "bidirectional", "reverse")
     count = 2 if direction == "bidirectional" else 1
     shape = [int(b.rng.integers(1, 5)), int(b.rng.integers(1, 4)), 3]
-    operands = [b.tensor(shape), b.tensor([count, gates * 2, 3]), b.tensor([count, gates * 2, 2])]
+    operands = [b.tensor(shape), b.weights([count, gates * 2, 3]), b.weights([count, gates * 2, 2])]
     b.op(op_type, operands, 3 if op_type == "LSTM" else 2, hidden_size=2, direction=direction)
 
 
@@ -741,3 +755,68 @@ def _sequence(b: Builder) -> None:
     b.op("ConcatFromSequence", [made], axis=b.pick(0, -2))
     parts = b.op("SplitToSequence", [b.tensor([4, b.size()]), b.constant([2, 2])], axis=0)
     b.op("SequenceAt", [parts, b.constant(0)])
+
+
+# --- programs -------------------------------------------------------------------------------------------------------------
+
+
+@case("Program")
+def _program(b: Builder) -> None:
+    """Several operators in a row, on values whose rank is known and whose dims are not."""
+    rank = b.pick(2, 3)
+    x = b.tensor([b.size() for _ in range(rank)], rate=0.9)
+    for _ in range(int(b.rng.integers(2, 7))):
+        x, rank = _step(b, x, rank)
+
+
+def _step(b: Builder, x: str, rank: int) -> tuple[str, int]:
+    dims = b.op("Shape", [x])
+    parts = [b.op("Slice", [dims, *map(b.constant, ([axis], [axis + 1], [0]))]) for axis in range(rank)]
+    one, two, minus, zero = (b.constant([number]) for number in (1, 2, -1, 0))
+    kind = int(b.rng.integers(0, 13))
+    if kind == 0:
+        return b.op("Add", [x, b.op("Transpose", [b.op("Transpose", [x])])]), rank
+    if kind == 1:
+        return b.op("Concat", [x, x], axis=b.axis(rank)), rank
+    if kind == 2:
+        return b.op("Transpose", [x], perm=[int(axis) for axis in b.rng.permutation(rank)]), rank
+    if kind == 3:  # merge two axes
+        if rank < 2:
+            return b.op("Relu", [x]), rank
+        merged = b.op("Mul", parts[:2])
+        target = b.pick([merged, *parts[2:]], [minus, *parts[2:]], [merged, minus] if rank > 2 else [merged])
+        return b.op("Reshape", [x, b.op("Concat", target, axis=0)]), len(target)
+    if kind == 4:  # pad to even, then split an axis in two
+        if rank > 3:
+            return b.op("Relu", [x]), rank
+        odd = b.op("Mod", [parts[0], two])
+        pads = b.op("Concat", [zero] * rank + [odd] + [zero] * (rank - 1), axis=0)
+        padded = b.op("Pad", [x, pads])
+        half = b.op("Div", [b.op("Add", [parts[0], odd]), two])
+        target = b.pick([half, two, *parts[1:]], [minus, two, *parts[1:]], [half, minus, *parts[1:]])
+        return b.op("Reshape", [padded, b.op("Concat", target, axis=0)]), rank + 1
+    if kind == 5:
+        start, end = b.pick(zero, one, b.op("Div", [parts[0], two])), b.pick(parts[0], b.op("Sub", [parts[0], one]), minus)
+        return b.op("Slice", [x, start, end, zero, b.pick(one, two)]), rank
+    if kind == 6:
+        grown = b.op("Unsqueeze", [x, b.constant([0])])
+        count = b.pick(two, parts[0], one)
+        expanded = b.op("Expand", [grown, b.op("Concat", [count, *parts], axis=0)])
+        return (expanded, rank + 1) if rank < 4 else (b.op("Squeeze", [grown, b.constant([0])]), rank)
+    if kind == 7:
+        return b.op("MatMul", [x, b.op("Transpose", [x], perm=[*range(rank - 2), rank - 1, rank - 2])]) if rank > 1 else x, rank
+    if kind == 8:
+        fill = b.op("ConstantOfShape", [b.op("Concat", [*parts[:-1], one], axis=0)])
+        return b.op("Concat", [x, fill], axis=-1), rank
+    if kind == 9:
+        limit = b.op("Squeeze", [parts[-1], b.constant([0])])
+        order = b.op("Range", [b.constant(0), limit, b.constant(b.pick(1, 2))])
+        return b.op("Gather", [x, order], axis=-1), rank
+    if kind == 10:
+        count = b.pick(one, two, parts[0])
+        return b.op("Tile", [x, b.op("Concat", [count] + [one] * (rank - 1), axis=0)]), rank
+    if kind == 11:
+        rows = b.op("ReduceMax", [x], keepdims=1) if b.chance(0.3) else x
+        return b.op("Where", [b.op("Greater", [x, rows]), x, rows]), rank
+    window = b.op("Reshape", [x, b.op("Concat", [one, one, b.op("ReduceProd", [dims], keepdims=1)], axis=0)])
+    return b.op("MaxPool", [window], kernel_shape=[2], strides=[b.pick(1, 2)], ceil_mode=b.pick(0, 1)), 3

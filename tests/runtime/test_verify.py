@@ -114,14 +114,26 @@ def test_a_stricter_result_is_different(worker: Worker) -> None:
 
 
 def test_models_that_nothing_runs_are_not_verified(worker: Worker) -> None:
-    model = text_model("(float[N] x) => (float[N] y) { y = nowhere.Op(x) }", extra=', "nowhere": 1')
-    result = verify(model, model, worker=worker)
-    assert result.verdict in ("not verified", "equal")
-    if result.verdict == "equal":
-        assert result.opaque_nodes == 1
     broken = verify(b"no model", b"no model", worker=worker)
     assert broken.verdict == "not verified"
     assert "cannot be run" in broken.reason
+
+
+def test_equal_around_opaque_nodes(worker: Worker) -> None:
+    def model(before: str, inside: str = "k = 3", after: str = "Neg(b)") -> bytes:
+        text = f"(float[N, 4] x) => (float[N, 4] y) {{ {before} b = nowhere.Op<{inside}>(a, x) y = {after} }}"
+        return text_model(text, extra=', "nowhere": 1')
+
+    original = model("i = Identity(x) a = Abs(i)")
+    result = verify(original, model("a = Abs(x)"), worker=worker)
+    assert result.verdict == "equal", result.reason
+    assert result.opaque_nodes == 1
+    assert "around 1 opaque node" in result.reason
+    assert verify(original, model("a = Neg(x)"), worker=worker).verdict == "different"
+    assert verify(original, model("a = Abs(x)", after="Abs(b)"), worker=worker).verdict == "different"
+    assert verify(original, model("a = Abs(x)", inside="k = 4"), worker=worker).verdict == "not verified"
+    gone = text_model("(float[N, 4] x) => (float[N, 4] y) { y = Neg(x) }")
+    assert verify(original, gone, worker=worker).verdict == "not verified"
 
 
 def test_ties_of_scores_excuse_their_indices(worker: Worker) -> None:

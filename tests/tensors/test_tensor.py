@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from graphopt.tensors import DType, FileRegion, Tensor, map_file
 from graphopt.tensors import region as region_module
 
-NUMBERS = [dtype for dtype in DType if dtype not in (DType.UNDEFINED, DType.STRING)]
+KNOWN = [DType[name] for name in TensorProto.DataType.keys()]  # noqa: SIM118  # no dict
+NUMBERS = [dtype for dtype in KNOWN if dtype not in (DType.UNDEFINED, DType.STRING)]
 
 
 def sample(dtype: DType) -> np.ndarray:
@@ -25,7 +26,8 @@ def sample(dtype: DType) -> np.ndarray:
 
 
 def test_types_are_those_of_onnx() -> None:
-    assert {dtype.name: int(dtype) for dtype in DType} == dict(TensorProto.DataType.items())
+    ours = {dtype.name: int(dtype) for dtype in DType}
+    assert set(TensorProto.DataType.items()) <= set(ours.items())
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
@@ -38,7 +40,7 @@ def test_numpy_types_go_both_ways(dtype: DType) -> None:
 def test_kinds_of_types() -> None:
     assert [dtype.name for dtype in DType if dtype.is_float] == [
         "FLOAT", "FLOAT16", "DOUBLE", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
-        "FLOAT4E2M1", "FLOAT8E8M0",
+        "FLOAT4E2M1", "FLOAT8E8M0", "FLOAT6E2M3", "FLOAT6E3M2",
     ]  # fmt: skip
     assert DType.INT4.is_signed
     assert DType.UINT4.is_integer

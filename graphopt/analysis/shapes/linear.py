@@ -13,6 +13,7 @@ from graphopt.analysis.shapes.common import (
     transfer,
 )
 from graphopt.ir import Dim, Node, Shape
+from graphopt.ir.symbol import Integer, define, is_nonzero, opaque
 from graphopt.tensors import DType
 
 
@@ -29,7 +30,37 @@ def product_shape(left: Shape | None, right: Shape | None) -> Shape | None:
     if len(left) == len(right) == 2:
         return (left[0], right[1])
     batch = broadcast_shapes(left[:-2], right[:-2])
-    return None if batch is None else (*batch, left[-2], right[-1])
+    if batch is None:
+        return None
+    if len(left) >= len(right) and batch != left[:-2]:
+        inner = left[-1] if isinstance(left[-1], int) else right[-2]
+        if inner is None or not is_nonzero(inner):
+            batch = tuple(_batch_dim(known, dim, inner) for known, dim in zip(left[:-2], batch, strict=True))
+    return (*batch, left[-2], right[-1])
+
+
+def _batch_dim(left: Dim, found: Dim, inner: Dim) -> Dim:
+    if left is None or found is None or inner is None:
+        return None
+    return batch_dim(left, found, inner)
+
+
+def batch_dim(left: Integer, found: Integer, inner: Integer) -> Integer:
+    """A batch dim of a matrix product: where nothing is summed, the runtime takes the left operand's.
+
+    Args:
+        left: The left operand's.
+        found: What both broadcast to.
+        inner: The size that is summed over.
+    """
+    if left == found or is_nonzero(inner):
+        return found
+    if isinstance(inner, int):
+        return left
+    return opaque("batch_dim", left, found, inner, nonnegative=True)
+
+
+define("batch_dim", batch_dim)
 
 
 @transfer("MatMul")

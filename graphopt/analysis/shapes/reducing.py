@@ -81,9 +81,8 @@ def _unknown_axes(node: Node, dims: Shape, keep: bool) -> Shape | None:
         return (None,) * len(dims)
     position = node.param_operand("axes")
     shape = None if position is None else shape_of(node.operand(position))
-    if shape is None or len(shape) != 1 or not isinstance(shape[0], int) or not 0 < shape[0] <= len(dims):
-        return None
-    return (None,) * (len(dims) - shape[0])
+    # Of several axes some may be equal.
+    return (None,) * (len(dims) - 1) if shape == (1,) and dims else None
 
 
 def _folded(node: Node, elements: Elements | None) -> Elements | None:

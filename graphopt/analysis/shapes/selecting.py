@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from graphopt.analysis.shapes.common import (
     constant_array,
     content_array,
     contents,
+    count_of,
     dtype_of,
-    merge_dims,
     one,
     plus,
     rank_of,
+    same_dim,
     shape_of,
     static,
     tensor,
@@ -29,7 +31,7 @@ from graphopt.analysis.shapes.common import (
     vector,
 )
 from graphopt.ir import Dim, Node, SequenceType, Shape, TensorType, Value
-from graphopt.ir.symbol import ceildiv, is_nonnegative
+from graphopt.ir.symbol import Integer, ceildiv, define, is_nonnegative, is_nonzero, opaque
 from graphopt.tensors import DType
 
 
@@ -130,13 +132,44 @@ def concat(node: Node) -> Facts:
     place = axis_of(axis, rank) if rank is not None and isinstance(axis, int) else None
     if rank is None or place is None or any(len(shape) != rank for shape in known):
         return one(dtype, None)
-    dims: list[Dim] = list(known[0])
-    for shape in known[1:]:
-        for index, dim in enumerate(shape):
-            if index != place:
-                dims[index] = merge_dims(dims[index], dim)
+    dims = [same_in_all(index, shapes) for index in range(rank)]
     dims[place] = plus(*(None if shape is None else shape[place] for shape in shapes))
     return vector(dtype, _joined(node, place), dims) if dtype in CARRIERS and rank <= 2 else one(dtype, dims)
+
+
+def filled_dim(*pairs: Integer) -> Integer:
+    """The dim that operands of Concat share: of the first that is not empty, since the runtime lets empty ones differ.
+
+    Args:
+        pairs: Of each operand the dim and the number of elements.
+    """
+    dims, counts = pairs[::2], pairs[1::2]
+    if all(same_dim(dim, dims[0]) for dim in dims):
+        return dims[0]
+    for dim, count in zip(dims, counts, strict=True):
+        if is_nonzero(count):
+            return dim
+    if all(isinstance(count, int) for count in counts):
+        return dims[0]
+    return opaque("filled_dim", *pairs, nonnegative=True)
+
+
+define("filled_dim", filled_dim)
+
+
+def same_in_all(axis: int, shapes: Sequence[Shape | None]) -> Dim:
+    """The size of an axis that operands of Concat share."""
+    pairs: list[Integer] = []
+    for shape in shapes:
+        if shape is not None and shape[axis] is not None and all(isinstance(dim, int) and dim > 0 for dim in shape):
+            return shape[axis]
+    for shape in shapes:
+        dim = None if shape is None else shape[axis]
+        count = None if shape is None else count_of(shape)
+        if dim is None or count is None:
+            return dim if len({id(None if shape is None else shape[axis]) for shape in shapes}) == 1 else None
+        pairs += [dim, count]
+    return filled_dim(*pairs)
 
 
 def _joined(node: Node, place: int) -> Array | None:
@@ -231,7 +264,9 @@ def compress(node: Node) -> Facts:
     place = None if dims is None else axis_of(axis, len(dims))
     if dims is None or place is None:
         return one(dtype_of(value), None)
-    count = None if flags is None else int(np.count_nonzero(flags))
+    # Flags past the end of the axis pick nothing.
+    size = dims[place]
+    count = int(np.count_nonzero(flags)) if flags is not None and isinstance(size, int) and size >= flags.size else None
     return one(dtype_of(value), (*dims[:place], count, *dims[place + 1 :]))
 
 

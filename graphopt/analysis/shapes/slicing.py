@@ -28,9 +28,14 @@ from graphopt.ir import NOT_CONSTANT, Dim, Expr, Node, Shape
 from graphopt.ir.symbol import Integer, bounds, ceildiv, define, is_nonnegative, maximum, minimum, opaque
 
 
+_NO_END = (2**31 - 1, 2**63 - 1)
+"""The runtime takes these for "to the end" in whatever direction a slice goes."""
+
+
 def slice_length(size: Integer, start: Integer, end: Integer, step: int) -> Integer:
     """How many elements a slice of an axis of `size` has, whatever the signs of its bounds."""
-    first, last = _place(size, start, step), _place(size, end, step)
+    first = _place(size, start, step)
+    last = -1 if step < 0 and end in _NO_END else _place(size, end, step)
     if first is None or last is None:
         return opaque("slice_length", size, start, end, step, nonnegative=True)
     low, high = (0, size) if step > 0 else (-1, size - 1)
@@ -54,8 +59,6 @@ def _place(size: Integer, bound: Integer, step: int) -> Integer | None:
 
 
 def _clamped(bound: Integer, low: Integer, high: Integer) -> Integer:
-    if isinstance(high, int) and high < 0 and low == 0:
-        return maximum(low, high)
     return minimum(maximum(bound, low), high)
 
 
@@ -133,7 +136,7 @@ def _sliced(array: Array, cuts: list[Cut]) -> Array | None:
         if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int) or step == 0:
             return None
         stop: int | None = end
-        if step < 0 and end < -array.shape[axis]:
+        if step < 0 and (end < -array.shape[axis] or end in _NO_END):
             stop = None  # numpy would read -1 - size as the last element
         index[axis] = slice(start, stop, step)
     found: Array = array[tuple(index)]

@@ -89,7 +89,8 @@ def reshape_shape(old: Shape | None, target: Sequence[Dim], allow_zero: bool = F
         return tuple(dims)
     place = free[0]
     rest = product_of(dims[:place] + dims[place + 1 :])
-    if rest is not None and (target[place] == -1 or is_nonzero(rest)) and not (isinstance(rest, int) and rest == 0):
+    is_fitted = target[place] == -1 and not allow_zero
+    if rest is not None and (is_fitted or is_nonzero(rest)) and not (isinstance(rest, int) and rest == 0):
         dims[place] = floordiv(total, rest, assume_nonzero=True)
     return tuple(dims)
 
@@ -155,10 +156,8 @@ def squeeze(node: Node) -> Facts:
 
 
 def _rank_less(node: Node, dims: Shape | None) -> Shape | None:
-    axes = shape_of(node.operand(1))
-    if dims is None or axes is None or len(axes) != 1 or not isinstance(axes[0], int):
-        return None
-    return (None,) * max(len(dims) - axes[0], 0)
+    # Of several axes some may be equal.
+    return (None,) * (len(dims) - 1) if shape_of(node.operand(1)) == (1,) and dims else None
 
 
 @transfer("Unsqueeze")
