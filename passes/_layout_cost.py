@@ -21,6 +21,8 @@ NODE_COST = 4096
 """What one more node costs, in bytes moved."""
 SMALL = 1 << 16
 """Bytes of a constant that may be stored in another order beside its own."""
+LAST_AXIS = ("Hardmax", "LogSoftmax", "Softmax")
+"""Kernels that want their axis last, and transpose by themselves where it is not."""
 _OWN_ORDER_IS_ENOUGH = frozenset(("Shape", "Size"))
 """They read no elements: any order does."""
 
@@ -85,8 +87,9 @@ class Transposes:
         return size_of(root, len(wanted))
 
     def total(self) -> tuple[int, int]:
-        """The bytes that all Transposes of the graph move, and the price of them."""
-        moved = price = 0
+        """The bytes that are moved in all of the graph to change the order of axes, and the price of that."""
+        softmaxes = [node for op_type in LAST_AXIS for node in self.graph.of_kind(op_type) if node.has_latest_meaning]
+        moved = price = sum(hidden_bytes(node, node.param("axis")) for node in softmaxes)
         for node in self.graph.of_kind("Transpose"):
             perm = self.perm_of(node)
             if perm is None or node.operands[0] is None:
@@ -97,6 +100,12 @@ class Transposes:
                 moved += self.moved(node.operands[0], identity(len(perm)), perm)
                 price += self.price(node.operands[0], identity(len(perm)), perm)
         return moved, price
+
+
+def hidden_bytes(node: Node, axis: int) -> int:
+    """The bytes that a kernel moves to have its axis last and its result back in order."""
+    result = node.results[0]
+    return 0 if result.rank is None or axis in (-1, result.rank - 1) else 2 * size_of(result, result.rank)
 
 
 def takes_swapped(node: Node, index: int) -> bool:

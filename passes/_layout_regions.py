@@ -16,7 +16,7 @@ import networkx as nx
 
 from graphopt import Node, Value
 from passes._carriers import RESULT, Plan, plan_of
-from passes._layout_cost import NODE_COST, Transposes, size_of, swapped, takes_swapped
+from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, hidden_bytes, swapped, takes_swapped
 from passes._permutation import Perm, compose, identity, is_identity
 from passes._proofs import HALVES
 
@@ -156,8 +156,9 @@ class Division:
                 own = identity(len(perm)) if given is None else given
                 moved += self._transposes.moved(root.value, own, perm)
                 total += self._transposes.price(root.value, own, perm)
-        for node in self._region:
-            total += _own_price(node, self._region[node] if node in turning else None)
+        for node, plan in self._region.items():
+            own_moved, own_price = _own_price(node, plan if node in turning else None)
+            moved, total = moved + own_moved, total + own_price
         return moved, total
 
     def cheapest(self) -> frozenset[Node]:
@@ -166,8 +167,8 @@ class Division:
         for root in self._roots:
             self._add_root(cut, root)
         for node, plan in self._region.items():
-            gain = _own_price(node, plan) - _own_price(node, None)
-            cut.arc(_STAYS if gain > 0 else node.serial, node.serial if gain > 0 else _TURNS, abs(gain))
+            more = _own_price(node, plan)[1] - _own_price(node, None)[1]
+            cut.arc(_STAYS if more > 0 else node.serial, node.serial if more > 0 else _TURNS, abs(more))
         for one, other in self._tied:
             cut.tie(self._place(one), self._place(other))
         turns = cut.turning()
@@ -253,23 +254,19 @@ class _Cut:
         return turns
 
 
-def _own_price(node: Node, plan: Plan | None) -> int:
-    """What computing along an axis costs beside its arithmetic: kernels move data so that the axis is the last.
+def _own_price(node: Node, plan: Plan | None) -> tuple[int, int]:
+    """The bytes that a node moves by itself and the price of that and of the nodes it needs besides.
 
     Args:
         node: The node.
         plan: How it computes if it turns; None if it stays.
     """
-    extra = 0
-    if plan is not None:
-        reads = zip(node.operands, plan.reads, strict=True)
-        lined_up = sum(bool(read.axes) and value is not None and value.const is None for value, read in reads)
-        extra = NODE_COST // 4 * (lined_up + len(plan.picks))
-    if node.op_type not in ("Softmax", "LogSoftmax", "Hardmax") or node.results[0].rank is None:
-        return extra
-    axis = node.param("axis") if plan is None else plan.attributes["axis"]
-    is_last = axis in (-1, node.results[0].rank - 1)
-    return extra if is_last else extra + 2 * size_of(node.results[0], node.results[0].rank)
+    if plan is None:
+        return (hidden_bytes(node, node.param("axis")),) * 2 if node.op_type in LAST_AXIS else (0, 0)
+    reads = zip(node.operands, plan.reads, strict=True)
+    lined_up = sum(bool(read.axes) and value is not None and value.const is None for value, read in reads)
+    moved = hidden_bytes(node, plan.attributes["axis"]) if node.op_type in LAST_AXIS else 0
+    return moved, moved + NODE_COST // 4 * (lined_up + len(plan.picks))
 
 
 def _nearest(pair: tuple[Perm, Perm], turned: Perm | None) -> Perm | None:

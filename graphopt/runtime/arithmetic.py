@@ -359,7 +359,7 @@ def _reduce(operands: _Operands) -> Array:
         return data
     chosen = tuple(_axes(axes, data.ndim)) if axes else tuple(range(data.ndim))
     sizes = [abs(int(item)) for item in data.reshape(-1)]
-    largest = math.prod(sizes) if operands.node.op_type == "ReduceProd" else sum(sizes)
+    largest = math.prod(max(size, 1) for size in sizes) if operands.node.op_type == "ReduceProd" else sum(sizes)
     if not sizes or largest >= (1 << 31 if data.dtype.itemsize == 4 else 1 << 53):
         raise _UnableError  # the runtime adds and multiplies in double
     keep = bool(operands.number("keepdims"))

@@ -174,6 +174,7 @@ class Evidence:
             self.notes.append("the original does not run with the runtime's optimizer on")
         for tally in self.tallies.values():
             tally.floor.quantized = self.structure.quantized
+            tally.floor.coarsest = self.structure.coarsest
             tally.floor.largest = max((scale_of(item[tally.name]) for item in self.references()), default=0.0)
             for (feed, reference), other in zip(self.found.working, optimized, strict=True):
                 if (value := noise(reference, other, tally.name)) is not None:

@@ -18,7 +18,6 @@ from graphopt.runtime.session import CPU, JUDGE
 from graphopt.runtime.sources import ModelSource
 from graphopt.runtime.tally import OutputTally, Yardstick
 from graphopt.runtime.ties import explain_ties
-from graphopt.runtime.tolerance import CEILINGS
 
 # Larger models are not turned into double: that takes twice their size, twice.
 _MOST_BYTES = 1 << 29
@@ -50,8 +49,7 @@ def _ask_truth(evidence: Evidence, yardstick: Yardstick, results: Sequence[Outpu
         seen = tally.users if users else tally.differences
         for label in tally.faults(yardstick, users):
             difference = seen[label]
-            ceiling = CEILINGS.get(difference.dtype, 0.0) * max(1.0, tally.floor.largest / (difference.scale or 1.0))
-            if difference.floating and not difference.mismatch and difference.error <= ceiling:
+            if difference.floating and not difference.mismatch and difference.error <= tally.floor.ceiling(difference):
                 wanted.append((tally, label))
     if not wanted or evidence.original.nbytes > _MOST_BYTES:
         return

@@ -34,6 +34,7 @@ Runner = Callable[[dict[str, Data]], dict[str, Data]]
 _TRIES = 160
 _SECONDS = 25.0
 _BETTER_SECONDS = 8.0
+_FURTHER_SECONDS = 6.0
 _MOST_ELEMENTS = 1 << 28
 # How values are drawn, most telling first; the later ones are for models that refuse the first.
 _STYLES = ("normal", "natural", "small", "ones", "zeros")
@@ -244,8 +245,8 @@ class FeedMaker:
         if base is None:
             return found
         assignment, style = base
-        duration = time.monotonic() - started
         wanted = self.options.runs
+        started = time.monotonic()
         if wanted == 1:
             return found
         done: set[str] = set()
@@ -254,7 +255,7 @@ class FeedMaker:
                 break
             if label in done:
                 continue
-            if time.monotonic() - started > max(seconds, 6 * duration):
+            if time.monotonic() - started > _FURTHER_SECONDS:
                 break
             if self._try(run, label, make, found):
                 done.add(label)

@@ -19,6 +19,7 @@ from graphopt.runtime.role_table import ask
 from graphopt.runtime.roles import Role
 from graphopt.runtime.session import SessionInfo
 from graphopt.runtime.sources import ModelSource
+from graphopt.tensors import DType
 
 _log = logging.getLogger(__name__)
 # Uses followed for one input; beyond that nothing new is learnt.
@@ -44,6 +45,7 @@ class Structure:
         defaults: Initializer that may be fed -> its value.
         hints: Name of a dim -> a good first size.
         quantized: The model rounds values to few steps somewhere.
+        coarsest: The coarsest of the 16-bit float dtypes that it computes with; empty where there is none.
     """
 
     roles: dict[str, Role] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class Structure:
     defaults: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
     quantized: bool = False
+    coarsest: str = ""
 
 
 def read_structure(source: ModelSource, info: SessionInfo) -> Structure:
@@ -94,7 +97,17 @@ def _read(graph: Graph, info: SessionInfo) -> Structure:
     structure.quantized = any(
         any(word in op_type for word in _ROUNDING) for inner in graph.model.graphs() for _, op_type in inner.kinds
     )
+    structure.coarsest = _coarsest(graph)
     return structure
+
+
+def _coarsest(graph: Graph) -> str:
+    found = {value.dtype for value in graph.inputs}
+    for inner in graph.model.graphs():
+        found |= {value.dtype for node in inner.constants() for value in node.results}
+        found |= {to for node in inner.of_kind("Cast") if (to := node.param("to")) is not None}
+    names = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
+    return next((names[dtype] for dtype in (DType.BFLOAT16, DType.FLOAT16) if dtype in found), "")
 
 
 @dataclass(slots=True)

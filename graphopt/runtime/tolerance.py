@@ -50,12 +50,14 @@ class Floor:
         ulp: Feed label -> the original under a one-ulp change of its float inputs.
         largest: Largest value over all feeds.
         quantized: The model rounds to few steps inside, so that noise comes in whole steps.
+        coarsest: A coarser float dtype than that of the output that the model computes with, if any.
     """
 
     optimizer: dict[str, Noise] = field(default_factory=dict)
     ulp: dict[str, Noise] = field(default_factory=dict)
     largest: float = 0.0
     quantized: bool = False
+    coarsest: str = ""
 
     def at(self, label: str) -> Noise:
         """The noise at a feed: what was measured there, or what is usual for this output if that is more."""
@@ -66,10 +68,15 @@ class Floor:
         floor = max(self.at(label).most, difference.epsilon)
         if self.quantized:
             return FACTOR * floor
-        ceiling = CEILINGS.get(difference.dtype, _COARSE_CEILING)
+        ceiling = self.ceiling(difference)
+        return min(FACTOR * floor, ceiling)
+
+    def ceiling(self, difference: Difference) -> float:
+        """The limit of all tolerances at a feed, as a share of the output's scale there."""
+        ceiling = max(CEILINGS.get(difference.dtype, _COARSE_CEILING), CEILINGS.get(self.coarsest, 0.0))
         if difference.scale > 0:
             ceiling *= max(1.0, self.largest / difference.scale)
-        return min(FACTOR * floor, ceiling)
+        return ceiling
 
     def accepts(self, difference: Difference, label: str) -> bool:
         """True where a difference is no more than noise: neither its largest element nor all of them together."""

@@ -96,7 +96,7 @@ def _check_plain(owner: Pass, item: Item) -> CheckReport:
         if not fired:
             return CheckReport(name, False, "the rule does not fire on its own example")
         after = load(example_model(item, item.examples.after))
-        if not same_structure(graph, after):
+        if not same_structure(load(to_proto(graph)), after):  # as written, with the Identity ONNX may demand
             return CheckReport(name, False, f"the result is not `after` but:\n{_text(graph)}", True)
         if item.numeric is not NumericClass.DOMAIN:
             verdict = _judged(item, before, to_proto(graph), {})
@@ -138,7 +138,7 @@ def check_variant(owner: Pass, item: Item, name: str, model: ModelProto) -> Chec
         checker.check_model(result, full_check=False)
     except checker.ValidationError as error:
         return CheckReport(name, False, f"the result is not valid: {error}\n{_text(graph)}", fired > 0)
-    is_symbolic = name == "symbolic dims"
+    is_symbolic = name.startswith("symbolic dims")
     for size in _SIZES if is_symbolic else (2,):
         sizes = _free_dims(model, size)
         verdict = _judged(item, model, result, sizes)

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper, shape_inference, version_converter
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+    shape_inference,
+    version_converter,
+)
 
 from graphopt import schema
 
@@ -37,6 +47,7 @@ def variants(example: ModelProto) -> Iterator[Variant]:
     for name in inner:
         if infos[name].type.tensor_type.elem_type == TensorProto.FLOAT:
             yield f"inner value {name} is quantized and back", quantized(example, name)
+    yield from other_attributes(example)
     yield from other_opsets(example)
 
 
@@ -206,6 +217,38 @@ def _node_copy(node: helper.NodeProto) -> helper.NodeProto:
 
 def _opset(example: ModelProto) -> int:
     return next((entry.version for entry in example.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+
+def other_attributes(example: ModelProto) -> Iterator[Variant]:
+    """Another permutation or axis in one node, where the example stays valid: its own may be too symmetric to tell."""
+    for index, node in enumerate(example.graph.node):
+        for attribute in node.attribute:
+            for value in _other_values(attribute):
+                model = _copy(example)
+                changed = next(item for item in model.graph.node[index].attribute if item.name == attribute.name)
+                changed.CopyFrom(helper.make_attribute(attribute.name, value))
+                for info in model.graph.output:
+                    info.type.tensor_type.ClearField("shape")
+                try:
+                    typed = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+                except shape_inference.InferenceError:
+                    continue  # no valid model
+                if all(info.type.tensor_type.HasField("shape") for info in typed.graph.output):
+                    del typed.graph.value_info[:]
+                    name = f"{attribute.name} of {node.op_type} is {value}"
+                    yield name, typed
+                    yield f"symbolic dims, {name}", symbolic(typed)
+
+
+def _other_values(attribute: AttributeProto) -> list[list[int] | int]:
+    if attribute.name == "perm" and attribute.type == AttributeProto.INTS:
+        own, rank = list(attribute.ints), len(attribute.ints)
+        turned = [*range(1, rank), 0]
+        swapped = [*range(rank - 2), rank - 1, rank - 2] if rank > 1 else []
+        return [perm for perm in (turned, swapped, list(range(rank))) if perm and perm != own]
+    if attribute.name == "axis" and attribute.type == AttributeProto.INT:
+        return [axis for axis in (0, 1, -1) if axis != attribute.i]
+    return []
 
 
 def other_opsets(example: ModelProto) -> Iterator[Variant]:

@@ -252,9 +252,10 @@ def test_before_ir_4_what_was_inside_needs_no_listing() -> None:
 # --- Loop -------------------------------------------------------------------------------------------------------------
 
 
-def _loop(
-    operands: str, body: str = "again = Identity(go) r = Mul(s, x) e = Neg(s)", declared: str = "<int64 m = {1}>", **rest: Any
-) -> ModelProto:
+PLAIN = "again = Identity(go) r = Mul(s, x) e = Neg(s)"
+
+
+def _loop(operands: str, body: str = PLAIN, declared: str = "<int64 m = {1}>", **rest: Any) -> ModelProto:
     return model_of(
         f"""g (float[2] x, bool c) => (float[2] y, float[n, 2] stack) {declared} {{
             y, stack = Loop ({operands}) <
@@ -289,7 +290,7 @@ def test_a_body_that_never_goes_on_runs_once() -> None:
 
 
 def test_the_iteration_and_the_condition_become_constants() -> None:
-    body = """f = Cast<to = 1>(i) one = Cast<to = 1>(go) g1 = Add(s, f) r = Add(g1, one) e = Add(r, f) again = Not(go)"""
+    body = "f = Cast<to = 1>(i) g = Cast<to = 1>(go) h = Add(s, f) r = Add(h, g) e = Add(r, f) again = Not(go)"
     model = _loop('m, "", x', body)
     result = run(model, pruning)
     assert "Loop" not in operators(result)
@@ -340,7 +341,7 @@ def test_no_trip_is_the_initial_state(operands: str, declared: str) -> None:
 )
 def test_loops_that_may_run_otherwise_stay(operands: str, declared: str) -> None:
     body = "again = Constant<value = bool {0}>() r = Mul(s, x) e = Neg(s)"
-    model = _loop(operands, body if "m" not in operands else "again = Identity(go) r = Mul(s, x) e = Neg(s)", declared)
+    model = _loop(operands, PLAIN if "m" in operands else body, declared)
     result = run(model, pruning)
     assert operators(result)["Loop"] == 1
     assert_equal(model, result, BOTH)

@@ -140,9 +140,8 @@ def test_quantization_annotations_hold_what_they_name() -> None:
 
 
 def _lstm(results: str) -> ModelProto:
-    return model_of(f"""g (float[3, 1, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[1, 1, 2] h) <float[3, 1, 1, 2] a> {{
-        {results} = LSTM<hidden_size = 2>(x, w, r)
-    }}""")
+    return model_of(f"""g (float[3, 1, 4] x, float[1, 8, 4] w, float[1, 8, 2] r) => (float[1, 1, 2] h)
+        <float[3, 1, 1, 2] a> {{ {results} = LSTM<hidden_size = 2>(x, w, r) }}""")
 
 
 def test_unread_results_of_recurrent_operators_are_left_out() -> None:
@@ -183,8 +182,9 @@ def test_training_dropout_and_old_batch_normalization_keep_their_meaning() -> No
 )
 def test_present_key_and_value_come_together(past: str, read: str, left: list[str]) -> None:
     model = model_of(
-        f"""g (float[1, 2, 3, 4] q, float[1, 2, 5, 4] k, float[1, 2, 5, 4] v, float[1, 2, 6, 4] pk, float[1, 2, 6, 4] pv)
-            => (float[1, 2, 3, 4] y{read}) {{
+        f"""g (
+            float[1, 2, 3, 4] q, float[1, 2, 5, 4] k, float[1, 2, 5, 4] v, float[1, 2, 6, 4] pk, float[1, 2, 6, 4] pv
+        ) => (float[1, 2, 3, 4] y{read}) {{
             y, k2, v2, scores = Attention(q, k, v{past})
         }}""",
         opset=23,
@@ -192,7 +192,8 @@ def test_present_key_and_value_come_together(past: str, read: str, left: list[st
     )
     result = run(model, pruning)
     assert list(result.graph.node[0].output) == left
-    feed = {name: floats(1, 2, size, 4, seed=size) for name, size in (("q", 3), ("k", 5), ("v", 5), ("pk", 6), ("pv", 6))}
+    sizes = {"q": 3, "k": 5, "v": 5, "pk": 6, "pv": 6}
+    feed = {name: floats(1, 2, size, 4, seed=size) for name, size in sizes.items()}
     assert_equal(model, result, [feed])
 
 
@@ -291,7 +292,11 @@ def test_unique_names_are_left_alone_and_kept_ones_win() -> None:
 def test_functions_have_names_of_their_own() -> None:
     model = model_of(
         """g (float[2] x) => (float[2] y) { [Neg_0] a = Neg(x) y = local.F(a) }
-        <domain: "local", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value_float = 2.0>() n = Mul(a, k) b = Neg(n) }""",
+        <domain: "local", opset_import: ["" : 18]> F (a) => (b) {
+            k = Constant<value_float = 2.0>()
+            n = Mul(a, k)
+            b = Neg(n)
+        }""",
         imports='"local" : 1',
     )
     result = run(model, pruning)
@@ -324,7 +329,11 @@ def test_an_output_listed_twice_stays_twice() -> None:
 
 
 def test_nodes_out_of_order_are_put_in_order() -> None:
-    model = model_of("g (float[2] x) => (float[2] y) { r = Relu(x) c = Constant<value = float[1] {5.0}>() y = Add(r, c) }")
+    model = model_of("""g (float[2] x) => (float[2] y) {
+        r = Relu(x)
+        c = Constant<value = float[1] {5.0}>()
+        y = Add(r, c)
+    }""")
     nodes = [model.graph.node[index] for index in (0, 2, 1)]
     unordered = ModelProto.FromString(model.SerializeToString())
     del unordered.graph.node[:]
