@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_total
+from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_pure, is_total
 from graphopt.analysis.position import is_position_independent
 from graphopt.api import Result, benchmark, optimize, verify
 from graphopt.errors import GraphoptError
@@ -62,6 +62,7 @@ __all__ = [
     "is_commutative",
     "is_elementwise",
     "is_position_independent",
+    "is_pure",
     "is_total",
     "is_uniform",
     "load",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from graphopt import Node, Value, is_elementwise
+from graphopt import Node, Value, is_elementwise, symbol
 from passes._permutation import Perm, identity, permuted, with_axes, without_axes
 from passes._proofs import axes_of, axis_of, contents, is_given
 from passes._reshape_carrier import carried
@@ -195,12 +195,20 @@ def _arg_extreme(node: Node, place: int, perm: Perm) -> Plan | None:
 
 
 def _reduced(node: Node, place: int, perm: Perm, axes: tuple[int, ...], name: str) -> Plan | None:
+    data = node.operands[0]
+    given = contents(node, name) if name == "axes" else (node.param("axis"),) if name else ()
+    if any(isinstance(axis, int) and axis < 0 for axis in given or ()) and (data is None or not _has_elements(data)):
+        return None  # ONNX Runtime forgets to reduce a tensor without elements along an axis counted from the end
     keeps = node.param("keepdims") != 0
     whole = perm if keeps or place == 0 else with_axes(perm, axes)
     places = tuple(sorted(whole.index(axis) for axis in axes))
     value: Any = places[0] if name == "axis" else places
     changes = _parameter(node, name, value) if name else {}
     return _data(node, whole, whole if keeps else without_axes(whole, axes), **changes)
+
+
+def _has_elements(value: Value) -> bool:
+    return value.shape is not None and all(dim is not None and symbol.is_positive(dim) for dim in value.shape)
 
 
 def _squeeze(node: Node, place: int, perm: Perm) -> Plan | None:

@@ -1,4 +1,4 @@
-"""Which constant nodes of a graph to evaluate, and which of their results to store: the plan behind constant folding."""
+"""Which constant nodes of a graph to evaluate, and which of their results to store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphopt import Context, DType, Effect, Graph, Node, OptionalType, SequenceType, Tensor, TensorType, Value, effect_of
+from graphopt import (
+    Context,
+    DType,
+    Effect,
+    Graph,
+    Node,
+    OptionalType,
+    SequenceType,
+    Tensor,
+    TensorType,
+    Value,
+    effect_of,
+)
 
 _STEPS_PER_NODE = 50
 _GENERATORS = ("ConstantOfShape", "Expand", "EyeLike", "Range", "Tile")
@@ -17,13 +29,15 @@ _GENERATOR_SHARE = 64
 _PLAIN = (int, float, str, bytes, Tensor)
 
 
-_EXACT_IN_FLOAT16 = frozenset(
-    """Abs ArrayFeatureExtractor Ceil Clip Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace Dropout Expand
-    EyeLike Flatten Floor Gather GatherElements GatherND GlobalMaxPool Identity If Loop Max MaxPool Min Neg OneHot Optional
-    OptionalGetElement Pad ReduceMax ReduceMin Relu Reshape ReverseSequence Round Scan ScatterElements ScatterND
-    SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceMap Shape Sign Size Slice SpaceToDepth
-    Split SplitToSequence Squeeze Tile TopK Transpose Trilu Unique Unsqueeze Where""".split()
-)
+_EXACT_IN_FLOAT16 = frozenset({
+    "Abs", "ArrayFeatureExtractor", "Ceil", "Clip", "Compress", "Concat", "ConcatFromSequence", "ConstantOfShape",
+    "DepthToSpace", "Dropout", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
+    "GlobalMaxPool", "Identity", "If", "Loop", "Max", "MaxPool", "Min", "Neg", "OneHot", "Optional",
+    "OptionalGetElement", "Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "ReverseSequence", "Round", "Scan",
+    "ScatterElements", "ScatterND", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
+    "SequenceInsert", "SequenceMap", "Shape", "Sign", "Size", "Slice", "SpaceToDepth", "Split", "SplitToSequence",
+    "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where",
+})  # fmt: skip
 """Operators that move, choose or round to whole numbers: float16 operands give results that float16 holds exactly."""
 _CHECKED_ELEMENTS = 1 << 22
 
@@ -70,8 +84,9 @@ class Region:
     def home_of(self, user: Node) -> Node:
         """The node of this graph that is, or contains, a user."""
         while user.graph is not self.graph:
-            assert user.graph is not None and user.graph.owner is not None
-            user = user.graph.owner
+            owner = None if user.graph is None else user.graph.owner
+            assert owner is not None
+            user = owner
         return user
 
 
@@ -87,8 +102,8 @@ def is_foldable(node: Node, context: Context) -> bool:
 def rounds(node: Node) -> bool:
     """True if a node gives float16 numbers that it, or a node in its bodies, has to round.
 
-    Where the runtime has no float16 kernel, it computes neighbouring nodes in float32 and rounds only at the end of such a
-    chain. A result stored in between is rounded there, too, so what reads it sees other bits.
+    Where the runtime has no float16 kernel, it computes neighbouring nodes in float32 and rounds only at the end of
+    such a chain. A result stored in between is rounded there, too, so what reads it sees other bits.
     """
     return any(_rounds_itself(inner) for inner in (node, *node.nested()) if inner.is_operator)
 
@@ -153,12 +168,12 @@ def _captured(node: Node) -> list[Value]:
     found = []
     for body in node.bodies.values():
         for graph in (body, *body.bodies_inside()):
-            for inner in graph.all_nodes():
-                found += [value for value in inner.operands if value is not None and not body.encloses(value.producer.graph)]
+            operands = [value for inner in graph.all_nodes() for value in inner.operands if value is not None]
+            found += [value for value in operands if not body.encloses(value.producer.graph)]
     return found
 
 
-# --- the plan -----------------------------------------------------------------------------------------------------------
+# --- the plan ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -188,7 +203,7 @@ def plan(region: Region, blocked: Mapping[Node, None], limit: int, size_of: Call
         region: The nodes.
         blocked: Nodes that could not be computed.
         limit: Bytes.
-        size_of: Bytes of a value, None where nobody knows (it is stored for now), infinity where no constant can hold it.
+        size_of: Bytes of a value, None where nobody knows (it is stored for now), infinity for what is no tensor.
     """
     return _Planner(region, blocked, limit, size_of).run()
 
@@ -259,7 +274,7 @@ class _Planner:
         removed = [node]
         total = 0
         for dead in removed:
-            total += sum(inner.tensor.nbytes for inner in dead.nested() if inner.is_constant and inner.tensor is not None)
+            total += sum(map(_stored_bytes, dead.nested()))
             for value in self.region.reads[dead]:
                 producer = value.producer
                 self.steps -= 1
@@ -270,13 +285,18 @@ class _Planner:
                     continue
                 if producer in self.region.reads:
                     removed.append(producer)
-                elif producer.tensor is not None:
-                    total += producer.tensor.nbytes
+                else:
+                    total += _stored_bytes(producer)
             if self.steps < 0:
                 return 0  # graphs that are walked through again and again: then nothing large is stored
         for dead in removed:
             self.bounds[dead] = min(total, self.bounds.get(dead, math.inf))
         return total
+
+
+def _stored_bytes(node: Node) -> int:
+    """Bytes of a constant; strings, whose size only reading them tells, count as nothing."""
+    return 0 if node.tensor is None or not node.tensor.dtype.bits else node.tensor.nbytes
 
 
 def type_size(value: Value) -> float | None:

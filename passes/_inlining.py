@@ -40,15 +40,6 @@ def _names(graph: Graph) -> Iterator[str]:
                     yield value.name
 
 
-def is_attached(graph: Graph) -> bool:
-    """True if the graph is still part of its model: no node around it was erased."""
-    while graph.owner is not None:
-        if graph.owner.graph is None:
-            return False
-        graph = graph.owner.graph
-    return True
-
-
 def stays(node: Node, context: Context) -> bool:
     """True if something outside the graph names the node, or a node in its bodies."""
     return any(item.is_pinned or context.keeps(item) for item in (node, *node.nested()))

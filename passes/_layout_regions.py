@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import networkx as nx
+from networkx.algorithms.flow import boykov_kolmogorov
 
 from graphopt import Node, Value
 from passes._carriers import RESULT, Plan, plan_of
-from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, hidden_bytes, swapped, takes_swapped
+from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, hidden_bytes, is_free, swapped, takes_swapped
 from passes._permutation import Perm, compose, identity, is_identity
 from passes._proofs import HALVES
 
-MAX_REGION = 2000
+MAX_REGION = 300
 """Nodes of one region; a larger one is done piece by piece."""
 _STAYS, _TURNS = "stays", "turns"
 
@@ -95,6 +96,8 @@ class Division:
                 if value is None:
                     continue
                 root, perm = self._transposes.root_of(value)
+                if is_free(root):
+                    continue  # a small weight may have thousands of readers, and costs none of them anything
                 rank = len(read.perm) if read.perm is not None else len(perm) if perm is not None else root.rank
                 if rank is not None:
                     found[root] = rank
@@ -129,8 +132,8 @@ class Division:
     def _is_bound(self, producer: Node, user: Node) -> bool:
         """True if a runtime looks for these two next to each other.
 
-        Quantized values and what reads or makes them; a Cast to a half and what reads it, or from a half and what makes it:
-        a runtime that computes halves in float32 leaves out the rounding there, and would no longer.
+        Quantized values and what reads or makes them; a Cast to a half and what reads it, or from a half and what makes
+        it: a runtime that computes halves in float32 leaves out the rounding there, and would no longer.
         """
         if not producer.is_operator or any(self._transposes.perm_of(node) is not None for node in (producer, user)):
             return False
@@ -250,7 +253,7 @@ class _Cut:
         for (one, other), price in self._arcs.items():
             if one != other and one != _TURNS and other != _STAYS:
                 network.add_edge(one, other, capacity=self._total if price < 0 else price)
-        _, (_, turns) = nx.minimum_cut(network, _STAYS, _TURNS)
+        _, (_, turns) = nx.minimum_cut(network, _STAYS, _TURNS, flow_func=boykov_kolmogorov)
         return turns
 
 

@@ -89,7 +89,8 @@ class Turning:
     def _make_lined_up(self, value: Value, axes: tuple[int, ...]) -> Value:
         node = value.producer
         if value.const is not None and is_free(value):
-            return self._builder.constant(Tensor.from_numpy(np.expand_dims(value.const.numpy(), axes), value.const.dtype))
+            spread = np.expand_dims(value.const.numpy(), axes)
+            return self._builder.constant(Tensor.from_numpy(spread, value.const.dtype))
         if node.is_op("DequantizeLinear") and all(part is None or part.rank == 0 for part in node.operands[1:]):
             quantized = node.operands[0]
             if quantized is not None and quantized.const is not None and is_free(quantized):

@@ -1,8 +1,8 @@
 """How a Reshape carries a permutation of axes: in blocks that stay together.
 
-The axes of operand and result fall into blocks that hold the same elements: one axis that stays, several that merge into
-one, one that is split. A permutation is carried if it moves whole blocks; axes of size 1 hold nothing and get out of the
-way.
+The axes of operand and result fall into blocks that hold the same elements: one axis that stays, several that merge
+into one, one that is split. A permutation is carried if it moves whole blocks; axes of size 1 hold nothing and get out
+of the way.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def carried(node: Node, perm: Perm, *, to_result: bool) -> tuple[Perm, Perm, tup
     """How a Reshape whose operand (or result) is transposed by `perm` computes.
 
     Returns:
-        The permutations of operand and result, and the shape to ask for; None if the permutation takes blocks apart or the
-        shape cannot be written.
+        The permutations of operand and result, and the shape to ask for; None if the permutation takes blocks apart or
+        the shape cannot be written.
     """
     data, result = node.operand(0), node.results[0]
     if data is None or data.shape is None or result.shape is None:
@@ -110,8 +110,8 @@ def _by_blocks(perm: Perm, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...
 def written(wanted: Sequence[Dim], operand: Sequence[Dim]) -> tuple[int, ...] | None:
     """A target that makes a Reshape give the dims wanted; None if none is sure to.
 
-    A free dim is copied by 0 where it stands at the same place in the operand. One other may be -1, if no dim beside it can
-    be 0: the runtime refuses -1 beside a dim of size 0.
+    A free dim is copied by 0 where it stands at the same place in the operand. One other may be -1, if no dim beside it
+    can be 0: the runtime refuses -1 beside a dim of size 0.
     """
     target: list[int] = []
     for axis, dim in enumerate(wanted):

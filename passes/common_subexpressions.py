@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphopt import Context, Effect, Graph, Kind, Model, Node, Value, effect_of, graph_pass, is_elementwise
+from graphopt import Context, Graph, Kind, Model, Node, Value, graph_pass, is_elementwise, is_pure
 from passes._equality import Constants, Key, computes_same, expression_key
 
 _SHARED_WITH_BODIES = 1024
@@ -129,7 +129,7 @@ class _Merger:
         for node in _owners_last(graph):
             for body in node.bodies.values():
                 self.visit(body)
-            if effect_of(node) > Effect.PURE_MAY_FAIL:
+            if not is_pure(node):
                 continue
             key = expression_key(node, self.constants)
             if not any(self.merged(node, candidates) for table in self.tables if (candidates := table.get(key))):

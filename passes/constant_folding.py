@@ -15,12 +15,13 @@ _SHAPE_DTYPES = (DType.INT64, DType.INT32, DType.BOOL)
 _ROUNDS = 8
 
 
-# --- shapes -------------------------------------------------------------------------------------------------------------
+# --- shapes -----------------------------------------------------------------------------------------------------------
 
 
 @graph_pass(
     before="""
-        (float[N, 768] x, float[M, 12, 64] y) => (float[N, 12, 64] z) <int64[1] batch = {-1}, int64[1] heads = {12}, int64 one = {1}> {
+        (float[N, 768] x, float[M, 12, 64] y) => (float[N, 12, 64] z)
+        <int64[1] batch = {-1}, int64[1] heads = {12}, int64 one = {1}> {
             shape = Shape(x)
             width = Gather<axis=0>(shape, one)
             depth = Div(width, heads)
@@ -45,8 +46,8 @@ _ROUNDS = 8
 def materialize_shapes(graph: Graph, context: Context) -> None:
     """Integers that follow from fixed dims become constants.
 
-    Where a dim is a name, what depends on it stays; where all of a value follows from dims that are numbers, nothing has
-    to be computed at run time.
+    Where a dim is a name, what depends on it stays; where all of a value follows from dims that are numbers, nothing
+    has to be computed at run time.
     """
     known: dict[Node, dict[Value, Tensor]] = {}
     for node in graph.order():
@@ -68,7 +69,7 @@ def _content(value: Value) -> Tensor | None:
     if not value.uses or elements is None or not all(isinstance(item, int) for item in elements):
         return None
     kind = value.type
-    if not isinstance(kind, TensorType) or kind.dtype not in _SHAPE_DTYPES or kind.shape is None or value.const is not None:
+    if not isinstance(kind, TensorType) or kind.dtype not in _SHAPE_DTYPES or kind.shape is None:
         return None
     sizes = [dim for dim in kind.shape if isinstance(dim, int)]
     if len(sizes) != len(kind.shape) or math.prod(sizes) != len(elements):
@@ -81,7 +82,7 @@ def _may_go(node: Node, context: Context) -> bool:
     return not node.is_pinned and not context.keeps(node) and effect_of(node) <= Effect.PURE_MAY_FAIL
 
 
-# --- subgraphs ------------------------------------------------------------------------------------------------------------
+# --- subgraphs --------------------------------------------------------------------------------------------------------
 
 
 @graph_pass(
@@ -102,15 +103,35 @@ def _may_go(node: Node, context: Context) -> bool:
         # A caller may feed k.
         "(float[2] x, float[2] k = {1, 2}) => (float[2] y) { d = Add(k, k)  y = Mul(x, d) }",
         # Every run draws anew.
-        "(float[4] x) => (float[4] y) <float[4] p = {0.5, 0.5, 0.5, 0.5}> { b = Bernoulli(p)  y = Add(x, b) }",
+        """
+        (float[4] x) => (float[4] y) <float[4] p = {0.5, 0.5, 0.5, 0.5}> {
+            b = Bernoulli(p)
+            y = Add(x, b)
+        }
+        """,
         # Weights stay quantized.
-        "(float[2] x) => (float[2] y) <int8[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> { d = DequantizeLinear(w, s, z)  y = Add(x, d) }",
-        # Four bytes of model would become four megabytes.
-        "(float[1, 1024] x) => (float[1, 1024] y) <int64[2] s = {1024, 1024}> { w = ConstantOfShape(s)  y = MatMul(x, w) }",
+        """
+        (float[2] x) => (float[2] y) <int8[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
+            d = DequantizeLinear(w, s, z)
+            y = Add(x, d)
+        }
+        """,
+        # Sixteen bytes of model would become four megabytes.
+        """
+        (float[1, 1024] x) => (float[1, 1024] y) <int64[2] s = {1024, 1024}> {
+            w = ConstantOfShape(s)
+            y = MatMul(x, w)
+        }
+        """,
         # Fails whenever it runs; that is the model's affair.
         "(int64[1] x) => (int64[1] y) <int64[1] a = {1}, int64[1] n = {0}> { d = Div(a, n)  y = Add(x, d) }",
         # No constant holds a sequence.
-        "(float[1] x, int64 i) => (float[1] y) <float[1] a = {1}, float[1] b = {2}> { s = SequenceConstruct(a, b)  y = SequenceAt(s, i) }",
+        """
+        (float[1] x, int64 i) => (float[1] y) <float[1] a = {1}, float[1] b = {2}> {
+            s = SequenceConstruct(a, b)
+            y = SequenceAt(s, i)
+        }
+        """,
     ],
 )
 def fold_constants(graph: Graph, context: Context) -> None:
@@ -139,7 +160,7 @@ def fold_constants(graph: Graph, context: Context) -> None:
     numeric="R",
 )
 def fold_float16_arithmetic(graph: Graph, context: Context) -> None:
-    """Arithmetic on float16 constants is evaluated, too, though a stored result is rounded where the runtime may not do so.
+    """Arithmetic on float16 constants is evaluated, though a stored result is rounded where the runtime may not do so.
 
     Without float16 kernels a runtime keeps float32 between neighbouring nodes, so what reads a stored result may differ
     by a rounding. What only moves float16 numbers is folded at every level.
@@ -199,7 +220,9 @@ def _decide(region: Region, context: Context) -> tuple[Plan, dict[Value, Tensor]
                 # Remembered in the type, so that the next sweep knows it without computing.
                 region.graph.retype(value, TensorType(tensor.dtype, tensor.shape))
         blocked.update((value.producer, None) for value in missing if value not in data)
-    blocked.update((node, None) for node, values in decided.stored.items() if any(value not in data for value in values))
+    for node, values in decided.stored.items():
+        if any(value not in data for value in values):
+            blocked[node] = None
     decided = plan(region, blocked, context.options.growth_limit, size_of)
     for node, values in list(decided.stored.items()):
         if any(value not in data for value in values):
@@ -238,7 +261,7 @@ def _label(node: Node) -> str:
     return node.name or next((value.name for value in node.results if value.name), f"#{node.serial}")
 
 
-# --- storage --------------------------------------------------------------------------------------------------------------
+# --- storage ----------------------------------------------------------------------------------------------------------
 
 
 @graph_pass(
@@ -253,7 +276,7 @@ def lift_constants(graph: Graph, context: Context) -> None:
     """
     if graph.model.ir_version < 4 or _is_in_function(graph):
         return
-    lifted = [node for node in graph.constants() if node.stored_as_node and not node.is_pinned and not context.keeps(node)]
+    lifted = [node for node in graph.constants() if node.stored_as_node and not node.is_pinned]
     if lifted:
         with context.rewrite(graph):
             for node in lifted:
@@ -266,7 +289,7 @@ def _is_in_function(graph: Graph) -> bool:
     return graph is not graph.model.graph
 
 
-# --- edits ----------------------------------------------------------------------------------------------------------------
+# --- edits ------------------------------------------------------------------------------------------------------------
 
 
 def _store(value: Value, tensor: Tensor) -> None:

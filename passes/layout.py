@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphopt import Builder, Context, Graph, Match, Miss, Node, Tensor, Value, attr, const, graph_pass, op, rule, var
-from passes._carriers import RESULT, Plan, plan_of
+from graphopt import Builder, Context, Graph, Match, Miss, Node, Tensor, Value, const, graph_pass, op, rule, var
+from passes._carriers import RESULT, plan_of
 from passes._exactness import EXACT, SUMS, VALUES, class_of
 from passes._layout_cost import Transposes, is_free, swapped, takes_swapped
 from passes._layout_regions import Division, MayTurn, grow
@@ -141,15 +141,13 @@ def sink_transposes(graph: Graph, context: Context) -> None:
 
 
 @graph_pass(
-    before="""(float[N,4,4,2] x) => (float[N,2] y) <float[2,2,1,1] w = {1.0,2.0,3.0,4.0}, int64[2] i = {1,2}> {
-              xf = Transpose<perm = [0,3,1,2]>(x)
-              c = Conv(xf, w)
-              cl = Transpose<perm = [0,2,3,1]>(c)
-              y = ReduceMean<keepdims = 0>(cl, i) }""",
-    after="""(float[N,4,4,2] x) => (float[N,2] y) <float[2,2,1,1] w = {1.0,2.0,3.0,4.0}, int64[2] i = {2,3}> {
-              xf = Transpose<perm = [0,3,1,2]>(x)
-              c = Conv(xf, w)
-              y = ReduceMean<keepdims = 0>(c, i) }""",
+    before="""(float[N,2,4,4] x) => (float[N,2] y) <int64[2] i = {1,2}> {
+              r = Relu(x)
+              t = Transpose<perm = [0,2,3,1]>(r)
+              y = ReduceMean<keepdims = 0>(t, i) }""",
+    after="""(float[N,2,4,4] x) => (float[N,2] y) <int64[2] i = {2,3}> {
+              r = Relu(x)
+              y = ReduceMean<keepdims = 0>(r, i) }""",
     unless=[
         """(float[2,3,4] x) => (float[2,4] y) <int64[1] i = {-1}>
            { t = Transpose<perm = [0,2,1]>(x)  y = ReduceMax<keepdims = 0>(t, i) }""",

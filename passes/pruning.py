@@ -19,7 +19,6 @@ from passes._inlining import (
     drop_zero_trip,
     inline_branch,
     inline_single_trip,
-    is_attached,
     known_condition,
     known_trips,
     stays,
@@ -393,7 +392,7 @@ def _fresh_names(nodes: list[Node]) -> dict[Node, str]:
 def _scopes(model: Model, op_type: str) -> Iterator[Graph]:
     """The graphs that hold an operator, innermost first, as long as they are part of the model."""
     for scope in list(model.graphs()):
-        if scope.of_kind(op_type) and is_attached(scope):
+        if scope.of_kind(op_type) and scope.is_attached:
             yield scope
 
 

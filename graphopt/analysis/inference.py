@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from onnx import ValueInfoProto
 
 from graphopt.analysis import onnx_inference
+from graphopt.analysis.bounds import Doubt, certainly_fails, doubts
 from graphopt.analysis.shapes import TRANSFERS, Fact, Facts, bodies
 from graphopt.ir import (
     Dim,
@@ -23,11 +26,12 @@ from graphopt.ir import (
     Type,
     Value,
 )
-from graphopt.ir.symbol import always_equal
 from graphopt.schema import RefAttribute
 from graphopt.tensors import DType
 
 _LOGGER = logging.getLogger(__name__)
+_TRIAL_VISITS = 50_000
+"""How many nodes may be visited again to find dims that cannot be 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +65,30 @@ class Inference:
         self.trust_dim_names = trust_dim_names
         self.conflicts: list[Conflict] = []
         self._functions = model.functions
+        self._is_started = False
         self._is_silent = False
         self._detached: Node | None = None
 
     def run(self) -> None:
         """Infer every graph: functions and the main graph, with the bodies in them."""
-        if self.trust_dim_names:
+        if self.trust_dim_names and not self._is_started:
             self._unify_dim_names()
-        for function in self.model.functions.values():
-            self.run_graph(function.graph)
-        self.run_graph(self.model.graph)
+        was_enabled = gc.isenabled()
+        gc.disable()  # searching the many new types for cycles would take longer than making them
+        try:
+            for function in self.model.functions.values():
+                self.run_graph(function.graph)
+            self.run_graph(self.model.graph)
+            if not self._is_started:
+                self._is_started = True
+                self._find_bounds()
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def run_graph(self, graph: Graph) -> None:
         """Infer one graph, operators in topological order, bodies with their owners."""
-        for node in in_order(graph):
+        for node in graph.order():
             self._infer(node)
 
     def visit(self, node: Node, graph: Graph | None = None) -> None:
@@ -101,11 +115,12 @@ class Inference:
             self.refine(value, fact)
 
     def _facts(self, node: Node) -> Facts:
-        called = self._functions.get((node.domain, node.op_type, node.overload)) if self._functions else None
-        if called is not None:
-            return self._call(node, called.graph)
-        if any(isinstance(value, RefAttribute) for value in node.attributes.values()):
-            return ()  # inside a function: only a call says what it means
+        if self._functions:
+            called = self._functions.get((node.domain, node.op_type, node.overload))
+            if called is not None:
+                return self._call(node, called.graph)
+            if any(isinstance(value, RefAttribute) for value in node.attributes.values()):
+                return ()  # inside a function: only a call says what it means
         if node.bodies:
             return bodies.infer(node, self)
         function = TRANSFERS.get((node.domain, node.op_type))
@@ -144,23 +159,66 @@ class Inference:
 
     def try_graph(self, graph: Graph, inputs: list[Fact]) -> list[Fact]:
         """The facts of a body's outputs if those of its inputs were these; nothing is recorded."""
+        with self._trial(graph):
+            for value, fact in zip(graph.inputs, inputs, strict=True):
+                value.type, value.elements = fact.type or value.type, fact.elements
+            self.run_graph(graph)
+            return [bodies.known(value) for value in graph.outputs]
+
+    @contextmanager
+    def _trial(self, graph: Graph) -> Iterator[None]:
+        """Forget what is known inside a graph; afterwards it is all as before."""
         values = list(_values_inside(graph))
         saved = [(value.type, value.elements) for value in values]
         conflicts, silent = len(self.conflicts), self._is_silent
         self._is_silent = True
         try:
-            for value in values:
-                value.elements = None
-                value.type = TensorType(value.type.dtype) if isinstance(value.type, TensorType) else value.type
-            for value, fact in zip(graph.inputs, inputs, strict=True):
-                value.type, value.elements = fact.type or value.type, fact.elements
-            self.run_graph(graph)
-            return [bodies.known(value) for value in graph.outputs]
+            _forget(values)
+            yield
         finally:
             self._is_silent = silent
             del self.conflicts[conflicts:]
             for value, (type, elements) in zip(values, saved, strict=True):
                 value.type, value.elements = type, elements
+
+    # --- bounds of dims -----------------------------------------------------------------------------------------------
+
+    def _find_bounds(self) -> None:
+        """Find sizes of input dims with which no run succeeds, and infer again with that knowledge."""
+        graph = self.model.graph
+        visits = _TRIAL_VISITS
+        proved = False
+        for doubt in doubts(graph):
+            visits -= len(graph.order())
+            if visits < 0:
+                break
+            dims = [dim for value in graph.inputs for dim in value.shape or ()]
+            symbol = next((dim for dim in dims if isinstance(dim, Symbol) and dim.key == doubt.key), None)
+            if symbol is not None and doubt.is_open(symbol):
+                proved = self._settle(graph, doubt, symbol) or proved
+        if proved:
+            _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
+            self.run_graph(graph)
+
+    def _settle(self, graph: Graph, doubt: Doubt, symbol: Symbol) -> bool:
+        """Whether the model is sure to fail if the answer were no; the inputs say so from now on."""
+        types = [value.type for value in graph.inputs]
+        with self._trial(graph):
+            for value, type in zip(graph.inputs, types, strict=True):
+                value.type = _with_dim(type, symbol, doubt.denied(symbol))
+            if not self._finds_failure(graph):
+                return False
+        for value in graph.inputs:
+            graph.retype(value, _with_dim(value.type, symbol, doubt.affirmed(symbol)))
+        return True
+
+    def _finds_failure(self, graph: Graph) -> bool:
+        live = _live_nodes(graph)
+        for node in graph.order():
+            if node in live and certainly_fails(node):
+                return True
+            self._infer(node)
+        return False
 
     def _retype(self, value: Value, type: Type) -> None:
         graph = value.producer.graph
@@ -254,22 +312,28 @@ def _values_inside(graph: Graph) -> Iterator[Value]:
                 yield from node.results
 
 
-def in_order(graph: Graph) -> list[Node]:
-    """The operators in topological order: that of the file where it is one, since sorting costs more than inferring."""
-    nodes = graph.nodes()
-    seen: set[Node] = set()
-    for node in nodes:
-        reads = [*node.operands, *(value for body in node.bodies.values() for value in body.captures())]
-        for value in reads:
-            if value is None:
-                continue
-            producer = value.producer
-            if producer.kind is Kind.OPERATOR and producer.graph is graph and producer not in seen:
-                return graph.order()
-        seen.add(node)
-    return nodes
+def _forget(values: list[Value]) -> None:
+    """Leave of types only what the file says."""
+    for value in values:
+        value.elements = None
+        value.type = TensorType(value.type.dtype) if isinstance(value.type, TensorType) else value.type
 
 
-def equal_dims(left: Dim, right: Dim) -> bool:
-    """True if two dims are provably equal."""
-    return left is not None and right is not None and (left is right or always_equal(left, right))
+def _with_dim(type: Type | None, symbol: Symbol, dim: Dim) -> Type | None:
+    if not isinstance(type, TensorType) or type.shape is None or symbol not in type.shape:
+        return type
+    return TensorType(type.dtype, tuple(dim if known is symbol else known for known in type.shape))
+
+
+def _live_nodes(graph: Graph) -> dict[Node, None]:
+    """The nodes that the graph's outputs need."""
+    live: dict[Node, None] = {}
+    waiting = [graph.return_node]
+    while waiting:
+        node = waiting.pop()
+        for reader in (node, *node.nested()):
+            for value in reader.operands:
+                if value is not None and value.producer.graph is graph and value.producer not in live:
+                    live[value.producer] = None
+                    waiting.append(value.producer)
+    return live

@@ -83,6 +83,14 @@ class Structure:
         return None if self.owner is None else self.owner.graph
 
     @property
+    def is_attached(self) -> bool:
+        """False for a body whose owner, or a node around that one, was erased or is not inserted yet."""
+        graph: Structure | None = self
+        while graph is not None and graph.owner is not None:
+            graph = graph.owner.graph
+        return graph is not None
+
+    @property
     def inputs(self) -> tuple[Value, ...]:
         """The graph inputs in their order."""
         return tuple(node.results[0] for node in by_age(self._inputs))

@@ -150,33 +150,41 @@ class Atom(Expr):
 
 
 class Symbol(Atom):
-    """A dim, known to be at least 0. Symbols with equal key and label are one object."""
+    """A dim, known to be at least 0. Symbols with equal key, label and bounds are one object."""
 
-    __slots__ = ("_key", "_label")
+    __slots__ = ("_key", "_label", "_least", "_most")
 
     _key: str | tuple[str | int, ...]
     _label: str
+    _least: int
+    _most: int | None
 
-    def __new__(cls, key: str | tuple[str | int, ...], label: str | None = None) -> Symbol:
+    def __new__(
+        cls, key: str | tuple[str | int, ...], label: str | None = None, least: int = 0, most: int | None = None
+    ) -> Symbol:
         """The symbol of `key`.
 
         Args:
             key: What the dim is, for example `("input_ids", 0)`, or a dim name that is trusted.
             label: How it prints; made from the key by default. Need not be unique.
+            least: The least it can be: more than 0 only where it is proved that a run with less fails.
+            most: The most it can be, if a bound is proved.
         """
         if label is None:
             label = key if isinstance(key, str) else f"{key[0]}[{','.join(map(str, key[1:]))}]"
-        found = _ATOMS.get((key, label))
+        identity = (key, label, least, most)
+        found = _ATOMS.get(identity)
         if found is None:
             with _LOCK:
-                found = _ATOMS.get((key, label))
+                found = _ATOMS.get(identity)
                 if found is None:
                     made = object.__new__(cls)
                     made._key, made._label, made._text = key, label, label
-                    made._digest = _digest_of("symbol", repr(key), label)
+                    bounds = (f"{least} {most}",) if least or most is not None else ()
+                    made._digest = _digest_of("symbol", repr(key), label, *bounds)
                     made._order = (0, label, made._digest)
-                    made._lower, made._upper = 0, None
-                    _ATOMS[key, label] = found = made
+                    made._least, made._most = made._lower, made._upper = least, most
+                    _ATOMS[identity] = found = made
         assert isinstance(found, Symbol)
         return found
 
@@ -190,8 +198,18 @@ class Symbol(Atom):
         """How it prints."""
         return self._label
 
+    @property
+    def least(self) -> int:
+        """The least it can be."""
+        return self._least
+
+    @property
+    def most(self) -> int | None:
+        """The most it can be, None if there is no bound."""
+        return self._most
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Symbol, (self._key, self._label)
+        return Symbol, (self._key, self._label, self._least, self._most)
 
 
 class Application(Atom):

@@ -20,7 +20,15 @@ from graphopt.ir.symbol_expr import (
     sorted_terms,
     terms_of,
 )
-from graphopt.ir.symbol_facts import always_at_most, always_equal, bounds, is_nonnegative, is_nonzero, never_equal
+from graphopt.ir.symbol_facts import (
+    always_at_most,
+    always_equal,
+    bounds,
+    is_nonnegative,
+    is_nonzero,
+    is_positive,
+    never_equal,
+)
 
 _RESERVED = ("floordiv", "truncdiv", "min", "max", "sum", "product", "broadcast")
 DEFINITIONS: dict[str, Callable[..., Integer]] = {}
@@ -268,7 +276,15 @@ def broadcast(*args: Integer) -> Integer:
             return arg
         if not any(always_equal(other, arg) for other in kept):
             kept.append(arg)
+    kept = [arg for arg in kept if not any(_is_cut_of(arg, other) for other in kept)]
     return Application("broadcast", tuple(kept)) if len(kept) > 1 else kept[0] if kept else 1
+
+
+def _is_cut_of(arg: Integer, whole: Integer) -> bool:
+    """True for `min(whole, k)` with positive `k`: where that is less than `whole` and not 1, they do not broadcast."""
+    if not isinstance(arg, Application) or arg.name != "min" or whole not in arg.args:
+        return False
+    return all(piece is whole or (not isinstance(piece, str) and is_positive(piece)) for piece in arg.args)
 
 
 def define(name: str, function: Callable[..., Integer]) -> None:

@@ -1,4 +1,4 @@
-"""A model of a few nodes out of a graph, with every constant they read as an input: weights are fed, never serialized."""
+"""A model of a few nodes out of a graph whose constants are inputs: weights are fed, never serialized."""
 
 from __future__ import annotations
 

@@ -10,24 +10,25 @@ from onnx import StringStringEntryProto
 from graphopt.ir import Model
 from graphopt.onnxio.wire import Message, fields, piece_bytes
 
-FIELD = 14
+METADATA = 14
+"""The field of `ModelProto`."""
 
 
 def metadata_of(model: Model) -> dict[str, str]:
     """The model's metadata as text by key."""
-    entries = (_entry(piece) for number, piece in model.details.get("fields", []) if number == FIELD)
+    entries = (_entry(piece) for number, piece in model.details.get("fields", []) if number == METADATA)
     return {entry.key: entry.value for entry in entries}
 
 
 def is_replaced(number: int, piece: Any, stamp: Mapping[str, str]) -> bool:
     """True if a field of the model is a metadata entry that `stamp` gives another value: keys must not repeat."""
-    return bool(stamp) and number == FIELD and _entry(piece).key in stamp
+    return bool(stamp) and number == METADATA and _entry(piece).key in stamp
 
 
 def write_stamp(out: Message, stamp: Mapping[str, str]) -> None:
     """Append metadata entries to a model."""
     for key, value in stamp.items():
-        out.entry(FIELD, key, value)
+        out.entry(METADATA, key, value)
 
 
 def _entry(piece: Any) -> StringStringEntryProto:

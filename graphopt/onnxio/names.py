@@ -133,6 +133,15 @@ class Names:
         return _fresh(base, self._taken, self._counters)
 
 
+def names_of(graph: Graph) -> Names:
+    """The names of a model's main graph or of a function, outputs called as the file calls them."""
+    outputs = graph.outputs
+    signature = [name for name, _ in graph.details.get("outputs", ())][: len(outputs)]
+    for index, value in enumerate(outputs[len(signature) :], len(signature)):  # those a rewrite added
+        signature.append(value.name if value.name and value.name not in signature else f"output_{index}")
+    return Names(graph, signature, graph.model.details.get("hidden_names", ()))
+
+
 def _fresh(base: str, taken: set[str], counters: dict[str, int]) -> str:
     name = base
     while name in taken:

@@ -68,13 +68,12 @@ def read_node(tensors: TensorReader, start: int, end: int) -> NodeParts:
 
 def _read_node(tensors: TensorReader, start: int, end: int) -> NodeParts:
     view = tensors.view
-    if end - start <= _SMALL:
-        proto = NodeProto.FromString(bytes(view[start:end]))
-        if not any(item.HasField("g") or item.graphs for item in proto.attribute):
-            parts = NodeParts(proto)
-            for item in proto.attribute:
-                parts.attributes[item.name] = protos.attribute_value(item, tensors.from_proto)
-            return parts
+    proto = _parsed_whole(view, start, end) if end - start <= _SMALL else None
+    if proto is not None and not any(item.HasField("g") or item.graphs for item in proto.attribute):
+        parts = NodeParts(proto)
+        for item in proto.attribute:
+            parts.attributes[item.name] = protos.attribute_value(item, tensors.from_proto)
+        return parts
     head = bytearray()
     attributes: list[tuple[int, int]] = []
     for number, kind, begin, payload, stop in fields(view, start, end):
@@ -86,6 +85,14 @@ def _read_node(tensors: TensorReader, start: int, end: int) -> NodeParts:
     for place in attributes:
         _read_attribute(tensors, *place, parts)
     return parts
+
+
+def _parsed_whole(view: memoryview, start: int, end: int) -> NodeProto | None:
+    try:
+        proto: NodeProto = NodeProto.FromString(bytes(view[start:end]))
+    except DecodeError:
+        return None  # walking it tells what is wrong, and where
+    return proto
 
 
 def _read_attribute(tensors: TensorReader, start: int, end: int, parts: NodeParts) -> None:

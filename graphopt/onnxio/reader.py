@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from onnx import FunctionProto, TensorAnnotation, ValueInfoProto
+from onnx import FunctionProto, TensorAnnotation, TypeProto, ValueInfoProto
 
 from graphopt.errors import EditError, ModelError
 from graphopt.ir import Form, Function, Graph, Kind, Model, Node, Origin, TensorType, Value
 from graphopt.onnxio import protos
 from graphopt.onnxio.external import ExternalFiles
+from graphopt.onnxio.metadata import METADATA
 from graphopt.onnxio.nodes import NodeParts, constant_tensor, read_node
 from graphopt.onnxio.tensors import TensorReader
-from graphopt.onnxio.wire import BYTES, VARINT, fields, piece_bytes, read_varint
+from graphopt.onnxio.wire import BYTES, VARINT, fields, read_varint
 from graphopt.tensors import FileMapping, Tensor
 
 MAX_NESTING = 31
 """Bodies inside one another; protobuf, the checker and the runtime refuse more."""
 _Proto = TypeVar("_Proto", bound=Message)
 _NO_ATTRIBUTES: Mapping[str, Any] = {}
-Place = tuple[int, int]
+Place: TypeAlias = tuple[int, int]
 """Where a message begins and ends."""
+Declaration: TypeAlias = tuple[str, bytes, TypeProto]
+"""A `ValueInfoProto`: its name, the serialized message, and the type it declares."""
 
 
 class Scope:
@@ -111,6 +114,8 @@ class ModelReader:
             elif number == 25 and kind == BYTES:
                 functions.append((begin, payload, end))
             else:
+                if number == METADATA and kind == BYTES:
+                    self.tensors.entry(payload, end)  # must be readable: a stamp may replace it
                 kept.append((number, self.tensors.piece(begin, end)))
         if len(graphs) != 1:
             what = "no graph" if not graphs else "several graphs"
@@ -185,30 +190,26 @@ class ModelReader:
         graph.details = {
             "is_named": is_named,
             "fields": kept,
-            "outputs": outputs,
-            "annotations": [self.tensors.piece(*place) for place in found[14]],
+            "outputs": [(name, raw) for name, raw, _ in outputs],
+            "annotations": [],
         }
         self.sources(graph, found, scope)
         nodes = self.nodes(graph, found[1], scope)
         self.declarations(graph, [self.value_info(place) for place in found[13]], scope)
-        self.pin_annotated(graph, scope)
+        graph.details["annotations"] = [self.annotation(place, scope) for place in found[14]]
         self.connect(graph, nodes, scope)
-        self.finish(graph, [name for name, _ in outputs], scope)
-        for value, (_, raw) in zip(graph.outputs, outputs, strict=True):
+        self.finish(graph, [name for name, _, _ in outputs], scope)
+        for value, (_, _, declared) in zip(graph.outputs, outputs, strict=True):
             if value.type is None:
-                value.type = self.declared_type(raw)
+                value.type = protos.type_of(declared)
 
-    def value_info(self, place: Place) -> tuple[str, bytes]:
-        """The name and the whole message of a `ValueInfoProto`."""
-        name = ""
-        for number, kind, _, payload, stop in fields(self.view, *place):
-            if number == 1 and kind == BYTES:
-                name = self.tensors.text(payload, stop)
-        return name, bytes(self.view[place[0] : place[1]])
-
-    def declared_type(self, raw: bytes, input_name: str | None = None) -> Any:
-        """The type a `ValueInfoProto` declares, see `protos.type_of`."""
-        return protos.type_of(self.parse(ValueInfoProto, raw, 0).type, input_name)
+    def value_info(self, place: Place) -> Declaration:
+        """A `ValueInfoProto`."""
+        raw = bytes(self.view[place[0] : place[1]])
+        proto = self.parse(ValueInfoProto, raw, place[0])
+        if not isinstance(proto.name, str):
+            raise ModelError(f"the name of the value at byte {place[0]} is not UTF-8; export the model again")
+        return proto.name, raw, proto.type
 
     def sources(self, graph: Graph, found: dict[int, list[Place]], scope: Scope) -> None:
         """Inputs and initializers, sparse ones included."""
@@ -224,11 +225,11 @@ class ModelReader:
         listed: list[Node] = []
         names: set[str] = set()
         for place in found[11]:
-            name, raw = self.value_info(place)
+            name, raw, declared = self.value_info(place)
             if name in names:
                 raise ModelError(f"two inputs are called '{name}'; ONNX wants every name once, export the model again")
             names.add(name)
-            node = self.graph_input(graph, name, raw, initializers, is_main)
+            node = self.graph_input(graph, (name, raw, declared), initializers, is_main)
             listed.append(node)
             scope.define(node.results[0], name)
         graph.details["listed_inputs"] = listed
@@ -250,9 +251,10 @@ class ModelReader:
         return node
 
     def graph_input(
-        self, graph: Graph, name: str, raw: bytes, initializers: dict[str, Node], is_main: bool
+        self, graph: Graph, declaration: Declaration, initializers: dict[str, Node], is_main: bool
     ) -> Node:
         """The source of one listed input: an input, or an initializer that is merely listed."""
+        name, raw, declared = declaration
         default = initializers.get(name)
         if default is not None and (graph.model.ir_version < 4 or not is_main):
             default.results[0].declared = raw  # before IR version 4, and in bodies, nobody can override it
@@ -261,19 +263,19 @@ class ModelReader:
         node.is_new = False
         value = node.results[0]
         value.name, value.declared = name, raw
-        value.type = self.declared_type(raw, name if is_main else None)
+        value.type = protos.type_of(declared, name if is_main else None)
         if default is not None:
             node.default, node.origin = default.tensor, default.origin
             initializers[name] = node
         return node
 
     def declarations(
-        self, graph: Graph, infos: list[tuple[str, bytes]], scope: Scope, *, is_typed: bool = True
+        self, graph: Graph, infos: list[Declaration], scope: Scope, *, is_typed: bool = True
     ) -> None:
         """What the file says of the types of inner values; of a value said twice, the last."""
         kept: list[tuple[Value | None, bytes]] = []
         graph.details["infos"] = kept
-        for name, raw in dict(infos).items():
+        for name, raw, declared in {declaration[0]: declaration for declaration in infos}.values():
             value = scope.values.get(name)
             if value is None or value.declared is not None:
                 kept.append((None, raw))
@@ -281,16 +283,21 @@ class ModelReader:
             kept.append((value, raw))
             value.declared = raw
             if is_typed and value.type is None:
-                value.type = self.declared_type(raw)
+                value.type = protos.type_of(declared)
 
-    def pin_annotated(self, graph: Graph, scope: Scope) -> None:
-        """Hold the constants that quantization annotations name: often nothing else refers to them."""
-        for piece in graph.details["annotations"]:
-            proto = self.parse(TensorAnnotation, bytes(piece_bytes(piece)), 0)
-            for entry in proto.quant_parameter_tensor_names:
-                value = scope.values.get(entry.value)
-                if value is not None and value.producer.is_constant:
-                    value.producer.is_pinned = True
+    def annotation(self, place: Place, scope: Scope) -> tuple[bytes, dict[str, Value]]:
+        """A `TensorAnnotation`, and the values it names.
+
+        The constants it names are held: often nothing else refers to them.
+        """
+        raw = bytes(self.view[place[0] : place[1]])
+        proto = self.parse(TensorAnnotation, raw, place[0])
+        parameters = [entry.value for entry in proto.quant_parameter_tensor_names]
+        values = {name: scope.values[name] for name in (proto.tensor_name, *parameters) if name in scope.values}
+        for name in parameters:
+            if name in values and values[name].producer.is_constant:
+                values[name].producer.is_pinned = True
+        return raw, values
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
@@ -362,7 +369,7 @@ class ModelReader:
         head = bytearray()
         nodes: list[Place] = []
         imports: dict[str, int] = {}
-        infos: list[tuple[str, bytes]] = []
+        infos: list[Declaration] = []
         for number, kind, at, payload, stop in fields(self.view, start, end):
             if number == 7 and kind == BYTES:
                 nodes.append((payload, stop))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from onnx import AttributeProto, ModelProto, OperatorSetIdProto, TensorAnnotation, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, ModelProto, OperatorSetIdProto, TensorAnnotation, ValueInfoProto
 
 from graphopt.errors import ModelError
 from graphopt.ir import Form, Function, Graph, Kind, Model, Node, Value, contradict
 from graphopt.onnxio import protos
 from graphopt.onnxio.external import ExternalFiles
 from graphopt.onnxio.metadata import is_replaced, write_stamp
-from graphopt.onnxio.names import Names
+from graphopt.onnxio.names import Names, names_of
 from graphopt.onnxio.tensor_writer import Place, as_read, write_sparse, write_tensor
-from graphopt.onnxio.wire import BYTES, Message, fields, piece_bytes
+from graphopt.onnxio.wire import BYTES, Message, fields
 from graphopt.tensors import Tensor
 
 MESSAGE_LIMIT = (1 << 31) - 1
@@ -84,10 +84,13 @@ def _write_function(out: Message, function: Function) -> None:
     if graph.changes == 0 and dict(graph.opsets) == details["opsets"] and not writer.is_moved_in(graph):
         out.raw(details["piece"])
         return
-    head = details["head"]
+    inside, infos = writer.function(graph)
+    head = FunctionProto()
+    head.CopyFrom(details["head"])
+    head.input[:] = [writer.names.of[value] for value in graph.inputs]
+    head.output[:] = writer.names.outputs[graph]
     inner = Message()
     inner.raw(head.SerializeToString())
-    inside, infos = writer.function(graph, list(head.output))
     # Fields 7 and 12 of a function are what 1 and 13 are in a graph.
     for source, number in ((inside, 7), (infos, 12)):
         raw = memoryview(source.to_bytes())
@@ -117,16 +120,12 @@ class _Writer:
 
     def main(self) -> Message:
         """The main graph."""
-        graph = self.model.graph
-        declared = graph.details.get("outputs", ())
-        signature = [name for name, _ in declared][: len(graph.outputs)]
-        signature += [value.name or f"output_{i}" for i, value in enumerate(graph.outputs)][len(signature) :]
-        self.names = Names(graph, signature, self.model.details.get("hidden_names", ()))
-        return self.graph(graph)
+        self.names = names_of(self.model.graph)
+        return self.graph(self.model.graph)
 
-    def function(self, graph: Graph, signature: list[str]) -> tuple[Message, Message]:
+    def function(self, graph: Graph) -> tuple[Message, Message]:
         """The nodes and value infos of a function, as fields of a graph."""
-        self.names = Names(graph, signature, self.model.details.get("hidden_names", ()))
+        self.names = names_of(graph)
         nodes, infos = Message(), Message()
         self.nodes(graph, nodes)
         self.value_infos(graph, infos)
@@ -272,24 +271,21 @@ class _Writer:
 
     def annotations(self, graph: Graph, out: Message) -> None:
         """Quantization annotations follow the tensors they speak of, and go with them."""
-        pieces = graph.details.get("annotations", ())
-        if not pieces:
+        read: list[tuple[bytes, dict[str, Value]]] = graph.details.get("annotations", [])
+        if not read:
             return
-        present = {
-            value.name: self.names.of[value] for node in graph.all_nodes() for value in node.results if value.name
-        }
-        for piece in pieces:
-            raw = bytes(piece_bytes(piece))
+        now = {value.name: self.names.of[value] for node in graph.all_nodes() for value in node.results if value.name}
+        for raw, values in read:
+            # The heir of a name before the value that had it, which may be about to go.
+            renamed = {name: self.names.of[value] for name, value in values.items() if value in self.names.of} | now
             proto = TensorAnnotation.FromString(raw)
-            mentioned = [proto.tensor_name, *(entry.value for entry in proto.quant_parameter_tensor_names)]
-            if not all(name in present for name in mentioned):
+            entries = list(proto.quant_parameter_tensor_names)
+            if not all(name in renamed for name in (proto.tensor_name, *(entry.value for entry in entries))):
                 continue
-            if any(present[name] != name for name in mentioned):
-                proto.tensor_name = present[proto.tensor_name]
-                for entry in proto.quant_parameter_tensor_names:
-                    entry.value = present[entry.value]
-                raw = proto.SerializeToString()
-            out.payload(14, raw)
+            proto.tensor_name = renamed[proto.tensor_name]
+            for entry in entries:
+                entry.value = renamed[entry.value]
+            out.payload(14, proto.SerializeToString())
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 

@@ -221,7 +221,7 @@ class _Touched:
 
     def check(self, model: Model) -> None:
         for graph in self._graphs:
-            if graph.return_node.graph is graph and (graph.owner is None or graph.owner.graph is not None):
+            if graph.is_attached:
                 check_graph(graph, list(self._nodes))
 
 

@@ -128,7 +128,7 @@ class Pass:
         key = context.current = f"{self.name}/{item.name}"
         graphs = [model.graph] if item.whole_model or not item.bodies else list(model.graphs())
         for graph in graphs:
-            if graph.owner is not None and graph.owner.graph is None:
+            if not graph.is_attached:
                 continue  # its node was erased meanwhile
             if not item.whole_model and settled.is_settled(key, graph):
                 continue

@@ -1,6 +1,6 @@
 """Shape arithmetic without a session: small tensors of integers and bools computed exactly as ONNX defines it.
 
-Also what only relabels data: `Identity`, `Reshape` and their like give a tensor over the same bytes, however large it is.
+Also what only relabels data: `Identity`, `Reshape` and their like give a tensor over the same bytes, however large.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from graphopt.errors import ModelError
 from graphopt.ir import NOT_CONSTANT, Node, Value
 from graphopt.tensors import DType, Tensor
 
@@ -57,7 +58,7 @@ class _Operands:
         return array
 
     def short_integers(self, index: int) -> Array:
-        """The operand at a position, if it fits 32 bits: beyond, some of the runtime's integer operators are not exact."""
+        """The operand at a position, if it fits 32 bits: beyond, some operators of the runtime are not exact."""
         array = self.integers(index)
         if array.size and not -(1 << 31) < int(array.min()) <= int(array.max()) < 1 << 31:
             raise _UnableError
@@ -120,7 +121,7 @@ def compute(node: Node, tensor_of: TensorOf) -> Tensor | None:
     try:
         with np.errstate(all="ignore"):
             result = rule(_Operands(node, tensor_of))
-    except (_UnableError, ValueError, IndexError, OverflowError, MemoryError):
+    except (_UnableError, ModelError, ValueError, IndexError, OverflowError, MemoryError):
         return None
     if isinstance(result, Tensor):
         return result
@@ -363,8 +364,16 @@ def _reduce(operands: _Operands) -> Array:
     if not sizes or largest >= (1 << 31 if data.dtype.itemsize == 4 else 1 << 53):
         raise _UnableError  # the runtime adds and multiplies in double
     keep = bool(operands.number("keepdims"))
-    operation = {"ReduceSum": np.add, "ReduceProd": np.multiply, "ReduceMin": np.minimum, "ReduceMax": np.maximum}
-    return np.asarray(operation[operands.node.op_type].reduce(data, axis=chosen, keepdims=keep, dtype=data.dtype))
+    return np.asarray(_REDUCTIONS[operands.node.op_type](data, chosen, keep))
+
+
+# Named, since numpy would add up 32-bit integers in 64 bits.
+_REDUCTIONS: Final[dict[str, Callable[[Array, tuple[int, ...], bool], Array]]] = {
+    "ReduceSum": lambda data, axes, keep: np.sum(data, axis=axes, keepdims=keep, dtype=data.dtype),
+    "ReduceProd": lambda data, axes, keep: np.prod(data, axis=axes, keepdims=keep, dtype=data.dtype),
+    "ReduceMin": lambda data, axes, keep: np.min(data, axis=axes, keepdims=keep),
+    "ReduceMax": lambda data, axes, keep: np.max(data, axis=axes, keepdims=keep),
+}
 
 
 # --- the same bytes under another shape -------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ class Evidence:
         return RemoteSession(source, settings, worker=self.worker, timeout=self.timeout)
 
     def as_users(self, source: ModelSource) -> RemoteSession:
-        """A session with default options; one thread, and no TF32, which is a thousand times coarser than the rest."""
-        return self.session(source, AS_USERS.but(threads=JUDGE.threads, tf32=False))
+        """A session with default options, but for TF32, which is a thousand times coarser than all the rest."""
+        return self.session(source, AS_USERS.but(tf32=False))
 
     def run_original(self, given: Sequence[Mapping[str, Data]] | None, data: str | Path | None) -> None:
         """Load the original, make feeds that it runs on, and keep what it gives.

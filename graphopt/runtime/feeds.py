@@ -87,6 +87,7 @@ class FeedSet:
         advice: Why no feed works and what to type; empty where one does.
         error: The last error, where none works.
         note: What the feeds that work leave to be wished for.
+        seconds: How long a run takes.
     """
 
     working: list[tuple[Feed, dict[str, Data]]] = field(default_factory=list)
@@ -94,6 +95,7 @@ class FeedSet:
     advice: str = ""
     error: ExecutionError | None = None
     note: str = ""
+    seconds: float = 0.0
 
 
 def describe(value: Data) -> str:
@@ -136,6 +138,7 @@ class FeedMaker:
         unranked: frozenset[str] = frozenset(),
         defaults: Mapping[str, np.ndarray[Any, Any]] | None = None,
         hints: Mapping[str, int] | None = None,
+        typical: bool = False,
     ) -> None:
         """Set up for a model.
 
@@ -146,6 +149,7 @@ class FeedMaker:
             unranked: Inputs of unknown rank.
             defaults: Overridable initializer -> its value.
             hints: Name of a dim -> a good first size.
+            typical: Prefer the sizes that models are used at to those that are quick.
 
         Raises:
             FeedError: An option names an input or a dim that the model does not have.
@@ -165,7 +169,7 @@ class FeedMaker:
             for port in self.required
         ]
         self._inputs = {item.name: item for item in shapes}
-        self.space = SizeSpace(shapes, dict(self.options.dims), dict(self.options.shapes), dict(hints or {}))
+        self.space = SizeSpace(shapes, dict(self.options.dims), dict(self.options.shapes), dict(hints or {}), typical)
         self._check_options()
 
     def _check_options(self) -> None:
@@ -255,7 +259,7 @@ class FeedMaker:
                 break
             if label in done:
                 continue
-            if time.monotonic() - started > _FURTHER_SECONDS:
+            if time.monotonic() - started + found.seconds > _FURTHER_SECONDS:
                 break
             if self._try(run, label, make, found):
                 done.add(label)
@@ -276,6 +280,7 @@ class FeedMaker:
                 count += 1
                 try:
                     feed = self.feed("base sizes", assignment, style)
+                    before = time.monotonic()
                     outputs = run(feed.values)
                 except (
                     ModelRefusedError,
@@ -291,6 +296,7 @@ class FeedMaker:
                     if not _blames_values(str(error)) and count > 3:
                         break
                     continue
+                found.seconds = time.monotonic() - before
                 return self._better(run, found, assignment, style, feed, outputs)
             later.append(assignment)
             if count > tries or time.monotonic() > deadline:

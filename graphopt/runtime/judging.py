@@ -26,6 +26,8 @@ Check = Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], tuple[float, str]
 
 _TRUTH_FACTOR = 2.0
 _TRUTH_EPS = 4.0
+# What class R allows, in units of the last place of the largest value, where no float64 run exists.
+_NO_TRUTH_EPS = 64.0
 
 
 def judge(
@@ -83,9 +85,7 @@ def judge(
                 return JudgeResult(False, f"feed {number}, output {name!r}: {why}", numeric, compared, skipped, worst)
     note = f"class {numeric} holds on {compared} feeds"
     if truth is not None and truth.failure:
-        note += (
-            f"; no float64 run ({truth.failure}): {_no_truth_factor():g} units in the last place of the largest value"
-        )
+        note += f"; no float64 run ({truth.failure}): {_NO_TRUTH_EPS:g} units in the last place of the largest value"
     return JudgeResult(True, note, numeric, compared, skipped, worst)
 
 
@@ -213,7 +213,7 @@ def _judge_array(
         return _judge_z(reference, got)
     if reference.dtype.kind == "c":
         difference = compare(reference, got)
-        allowed = (ulp if numeric == "U" else _no_truth_factor()) * difference.epsilon
+        allowed = (ulp if numeric == "U" else _NO_TRUTH_EPS) * difference.epsilon
         return difference.error, "" if difference.error <= allowed else f"off by {difference.error:.2g} of the scale"
     if numeric == "U":
         distance = ulps(reference, got)
@@ -246,37 +246,31 @@ def judge_r(
 ) -> tuple[float, str]:
     """Class R on one array: (error over allowance, what is wrong); `truth` is the float64 run, if there is one."""
     left, right = reference.astype(np.float64), got.astype(np.float64)
-    special = ~np.isfinite(left) | ~np.isfinite(right)
-    if truth is not None and truth.shape == reference.shape:
-        true = truth.astype(np.float64)
-    else:
-        true = left
+    if truth is not None and truth.shape != reference.shape:
         truth = None
-    # Where a sum overflows depends on its order: an infinity or NaN on one side only is wrong unless the truth is out
-    # of the dtype's range, too.
+    # A NaN in the truth decides nothing that the original does not: there the result has to agree with it.
+    true = left if truth is None else np.where(np.isnan(truth), left, truth.astype(np.float64))
     limit = _largest(reference.dtype)
-    overflow = ~(np.abs(true) < limit) if truth is not None else special
-    agree = (left == right) | (np.isnan(left) & np.isnan(right)) | overflow
-    if not bool(agree[special].all()):
-        return math.inf, _first_difference(reference, got, special & ~agree)
-    use = ~special & ~overflow
-    if not bool(use.any()):
-        return 0.0, ""
-    scale = float(np.max(np.abs(true[use])))
-    own = float(np.max(np.abs(left[use] - true[use]))) if truth is not None else 0.0
-    error = float(np.max(np.abs(right[use] - true[use])))
-    slack = (_TRUTH_EPS if truth is not None else _no_truth_factor()) * eps(reference.dtype) * scale
-    allowed = _TRUTH_FACTOR * own + max(slack, _smallest_normal(reference.dtype))
-    deviation = error / allowed
-    if deviation <= 1:
-        return deviation, ""
+    with np.errstate(all="ignore"):
+        inside = np.abs(true) < limit
+        fine = (left == right) | (np.isnan(left) & np.isnan(right))
+        if truth is not None:
+            # Where a sum overflows depends on its order: past the range of the dtype only the sign can be held to.
+            fine |= ~inside & (np.sign(right) == np.sign(true))
+        known = inside & np.isfinite(left)
+        own = float(np.max(np.abs(left - true), initial=0.0, where=known)) if truth is not None else 0.0
+        scale = float(np.max(np.abs(true), initial=0.0, where=inside))
+        factor = _TRUTH_EPS if truth is not None else _NO_TRUTH_EPS
+        allowed = _TRUTH_FACTOR * own + max(factor * eps(reference.dtype) * scale, _smallest_normal(reference.dtype))
+        error = np.where(inside & np.isfinite(right), np.abs(right - true), np.inf)
+    worst = float(np.max(error, initial=0.0, where=~fine))
+    fine |= error <= allowed
+    if bool(fine.all()):
+        return worst / allowed, ""
+    if not math.isfinite(worst):
+        return worst, _first_difference(reference, got, ~fine)
     against = "against the float64 run" if truth is not None else "against the original (there is no float64 run)"
-    return deviation, f"error {error:.3g} {against}, {allowed:.3g} allowed (the original's own is {own:.3g})"
-
-
-def _no_truth_factor() -> float:
-    """Units in the last place of the largest value that class R allows where no float64 run exists."""
-    return 64.0
+    return worst / allowed, f"error {worst:.3g} {against}, {allowed:.3g} allowed (the original's own is {own:.3g})"
 
 
 def _largest(dtype: np.dtype[Any]) -> float:

@@ -174,7 +174,12 @@ class _Benchmark:
                 return read_data(data, info.inputs, 1)[0]
             structure = read_structure(self.sources[0], info)
             maker = FeedMaker(
-                info.inputs, self.options, roles=structure.roles, unranked=structure.unranked, hints=structure.hints
+                info.inputs,
+                self.options,
+                roles=structure.roles,
+                unranked=structure.unranked,
+                hints=structure.hints,
+                typical=True,
             )
             found = maker.collect(session.run)
         if not found.working:

@@ -41,12 +41,14 @@ class SizeSpace:
         given: Numbers the user chose for names of dims.
         shapes: Whole shapes the user chose for inputs.
         hints: A first number for some keys, from the model's structure.
+        typical: Try sizes first that models are used at (batch 1, 128 tokens, 224 pixels) instead of quick ones.
     """
 
     inputs: Sequence[InputShape]
     given: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
+    typical: bool = False
     keys: list[str] = field(default_factory=list)
     _derived: dict[str, ast.expr] = field(default_factory=dict)
 
@@ -118,6 +120,12 @@ class SizeSpace:
             chosen = {key: value if key.endswith("#rank") else min(value, size) for key, value in chosen.items()}
         return chosen
 
+    def _usual(self) -> dict[str, int]:
+        usual = {"batch": 1, "spatial": 224, "length": 128, "past": 128}
+        chosen = {key: usual.get(self._role(key), value) for key, value in self.default().items()}
+        chosen.update(self._sums_by_name(chosen))
+        return chosen
+
     def assignments(self) -> Iterator[dict[str, int]]:
         """Assignments to try, best first, none twice."""
         seen: set[tuple[tuple[str, int], ...]] = set()
@@ -128,6 +136,8 @@ class SizeSpace:
                 yield candidate
 
     def _candidates(self) -> Iterator[dict[str, int]]:
+        if self.typical:
+            yield self._usual()
         base = self.default()
         yield base
         if not self.keys:

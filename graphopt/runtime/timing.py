@@ -30,7 +30,7 @@ class Plan:
     pairs: int = 5
     seconds: float = 20.0
     least_rounds: int = 6
-    most_rounds: int = 200
+    most_rounds: int = 1000
     together: bool = True
 
 

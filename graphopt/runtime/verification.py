@@ -15,7 +15,7 @@ from graphopt.runtime.excuses import find_excuses
 from graphopt.runtime.feeds import FeedOptions, FeedSet
 from graphopt.runtime.opaque import OpaqueChangedError, cut_out
 from graphopt.runtime.remote import provider_here, version_here
-from graphopt.runtime.session import CPU, JUDGE, SessionInfo
+from graphopt.runtime.session import CPU, CUDA, JUDGE, SessionInfo
 from graphopt.runtime.sources import ModelSource, open_source
 from graphopt.runtime.tally import OutputTally, Yardstick
 from graphopt.runtime.values import Data
@@ -159,6 +159,8 @@ class _Verification:
             settled = self._around_opaque_nodes(error)
             if settled is not None:
                 return settled
+        if self.provider == CUDA:
+            self.notes.append("compared with TF32 off; the runtime has it on, which is a thousand times coarser")
         if evidence.info.provider != self.provider:
             ran, self.provider = evidence.info.provider, ""
             return "not verified", f"{evidence.provider} was asked for and {ran} ran; see graphopt doctor"

@@ -43,6 +43,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._owner = os.getpid()
         self.generation = 0  # goes up with every start: whoever holds session numbers sees that they are void
 
     def __enter__(self) -> Worker:
@@ -87,14 +88,17 @@ class Worker:
             self._end()
 
     def _start(self) -> None:
+        # After a fork the pipes are the parent's, and its messages must not be mixed with ours.
+        if self._owner != os.getpid():
+            self._process, self._log, self._owner = None, None, os.getpid()
         if self._process is not None and self._process.poll() is None:
             return
         self._end()
         environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self._log = tempfile.TemporaryFile(prefix="graphopt-worker-")  # noqa: SIM115  (lives as long as the process)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "graphopt.runtime.worker_main"],
+            [sys.executable, "-P", "-m", "graphopt.runtime.worker_main"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

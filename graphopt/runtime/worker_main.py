@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -64,6 +65,7 @@ def main() -> None:
     os.dup2(2, 1)  # a print from native code must not end up between two messages
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it ends
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         serve(requests, replies)

@@ -84,7 +84,7 @@ def compare(graph: Graph, runtime: Any, feeds: Feeds) -> Outcome:
     except Exception as error:
         outcome.failed = str(error)
         return outcome
-    numbers = {Symbol((name, axis), label): size for name, axis, label, size in _input_dims(graph, feeds)}
+    numbers = dict(_input_dims(graph, feeds))
     values = values_by_name(graph)
     for name, result in zip(names, results, strict=True):
         if name in values:
@@ -93,7 +93,7 @@ def compare(graph: Graph, runtime: Any, feeds: Feeds) -> Outcome:
     return outcome
 
 
-def _input_dims(graph: Graph, feeds: Feeds) -> Iterator[tuple[str, int, str, int]]:
+def _input_dims(graph: Graph, feeds: Feeds) -> Iterator[tuple[Symbol, int]]:
     for value in graph.inputs:
         if value.name is None or value.shape is None:
             continue
@@ -102,7 +102,7 @@ def _input_dims(graph: Graph, feeds: Feeds) -> Iterator[tuple[str, int, str, int
             given = value.producer.default.numpy()
         for axis, dim in enumerate(value.shape):
             if isinstance(dim, Symbol) and given is not None:
-                yield value.name, axis, dim.label, given.shape[axis]
+                yield dim, given.shape[axis]
 
 
 def check(value: Value, result: Any, numbers: Mapping[Symbol, int], lies: list[str]) -> int:

@@ -304,7 +304,9 @@ def _content_floats(b: Builder) -> None:
 @case("Shape")
 def _shape(b: Builder) -> None:
     start, end = b.pick(None, -2, 0, 1, 5), b.pick(None, -1, 1, 2)
-    b.op("Shape", [b.tensor(b.shape())], start=start, end=end) if b.opset >= 15 else b.op("Shape", [b.tensor(b.shape())])
+    b.op("Shape", [b.tensor(b.shape())], start=start, end=end) if b.opset >= 15 else b.op(
+        "Shape", [b.tensor(b.shape())]
+    )
 
 
 @case("Size")
@@ -320,7 +322,11 @@ def _constant_of_shape(b: Builder) -> None:
 
 @case("Range")
 def _range(b: Builder) -> None:
-    start, limit, delta = b.numbers(np.array(b.size())), b.numbers(np.array(b.size() + 2)), b.constant(b.pick(1, 2, 3, -1))
+    start, limit, delta = (
+        b.numbers(np.array(b.size())),
+        b.numbers(np.array(b.size() + 2)),
+        b.constant(b.pick(1, 2, 3, -1)),
+    )
     b.op("Range", [start, limit, delta])
 
 
@@ -523,7 +529,15 @@ def _slice_own(b: Builder) -> None:
     x = b.tensor([b.size(), 3])
     dim = b.op("Slice", [b.op("Shape", [x]), *map(b.constant, ([0], [1], [0]))])
     one, two, zero = (b.constant([number]) for number in (1, 2, 0))
-    bounds = [zero, one, dim, b.op("Sub", [dim, one]), b.op("Div", [dim, two]), b.op("Neg", [dim]), b.op("Add", [dim, one])]
+    bounds = [
+        zero,
+        one,
+        dim,
+        b.op("Sub", [dim, one]),
+        b.op("Div", [dim, two]),
+        b.op("Neg", [dim]),
+        b.op("Add", [dim, one]),
+    ]
     b.op("Slice", [x, b.pick(*bounds), b.pick(*bounds), zero, b.constant([b.pick(1, 1, 2, -1)])])
 
 
@@ -796,7 +810,10 @@ def _step(b: Builder, x: str, rank: int) -> tuple[str, int]:
         target = b.pick([half, two, *parts[1:]], [minus, two, *parts[1:]], [half, minus, *parts[1:]])
         return b.op("Reshape", [padded, b.op("Concat", target, axis=0)]), rank + 1
     if kind == 5:
-        start, end = b.pick(zero, one, b.op("Div", [parts[0], two])), b.pick(parts[0], b.op("Sub", [parts[0], one]), minus)
+        start, end = (
+            b.pick(zero, one, b.op("Div", [parts[0], two])),
+            b.pick(parts[0], b.op("Sub", [parts[0], one]), minus),
+        )
         return b.op("Slice", [x, start, end, zero, b.pick(one, two)]), rank
     if kind == 6:
         grown = b.op("Unsqueeze", [x, b.constant([0])])
@@ -804,7 +821,9 @@ def _step(b: Builder, x: str, rank: int) -> tuple[str, int]:
         expanded = b.op("Expand", [grown, b.op("Concat", [count, *parts], axis=0)])
         return (expanded, rank + 1) if rank < 4 else (b.op("Squeeze", [grown, b.constant([0])]), rank)
     if kind == 7:
-        return b.op("MatMul", [x, b.op("Transpose", [x], perm=[*range(rank - 2), rank - 1, rank - 2])]) if rank > 1 else x, rank
+        return b.op(
+            "MatMul", [x, b.op("Transpose", [x], perm=[*range(rank - 2), rank - 1, rank - 2])]
+        ) if rank > 1 else x, rank
     if kind == 8:
         fill = b.op("ConstantOfShape", [b.op("Concat", [*parts[:-1], one], axis=0)])
         return b.op("Concat", [x, fill], axis=-1), rank

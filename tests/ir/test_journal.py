@@ -34,7 +34,7 @@ class Editor:
         model = self.main.model
         for _ in range(count):
             journal = Journal()
-            with model.listening(journal), suppress(EditError):
+            with model.listening(journal), suppress(EditError, IndexError):  # or there is nothing to edit
                 self.random.choice(self.edits)()
             if any(graph.find_cycle() for graph in model.graphs()):
                 journal.roll_back()

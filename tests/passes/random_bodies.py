@@ -25,7 +25,8 @@ class _Scope:
     def __init__(self, outer: _Scope | None) -> None:
         self.values: list[str] = list(outer.values) if outer else []
         self.conditions: list[str] = list(outer.conditions) if outer else []
-        self.taken: set[str] = set(outer.taken) if outer else set()
+        self.depth: int = outer.depth + 1 if outer else 0
+        self.taken: set[str] = set()
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.own: list[str] = []
@@ -33,10 +34,10 @@ class _Scope:
     def name(self, stem: str) -> str:
         """A name not used here or around; bodies side by side share theirs."""
         number = 0
-        while f"{stem}{number}" in self.taken:
+        while (name := f"{stem}{self.depth}_{number}") in self.taken:
             number += 1
-        self.taken.add(f"{stem}{number}")
-        return f"{stem}{number}"
+        self.taken.add(name)
+        return name
 
 
 class _Maker:
@@ -45,12 +46,10 @@ class _Maker:
 
     def model(self) -> ModelProto:
         scope = _Scope(None)
-        scope.taken |= {"x", "c", "trips"}
         scope.values, scope.conditions = ["x"], ["c"]
         for name, flag in (("yes", True), ("no", False)):
             scope.initializers.append(numpy_helper.from_array(np.array(flag), name))
             scope.conditions.append(name)
-            scope.taken.add(name)
         self.fill(scope, 0, int(self.random.integers(3, 8)))
         outputs = list(dict.fromkeys(self.pick(scope.own) for _ in range(self.random.integers(1, 4))))
         graph = helper.make_graph(
@@ -143,7 +142,7 @@ class _Maker:
         body.conditions.append(go)
         number = body.name("f")
         body.nodes.append(helper.make_node("Cast", [iteration], [number], to=TensorProto.FLOAT))
-        body.values.append(number)
+        body.values.append(self.sized(body, number))
         self.fill(body, depth + 1, int(self.random.integers(1, 4)))
         again = body.name("again")
         ends = self.random.random()
@@ -154,18 +153,11 @@ class _Maker:
         else:
             body.nodes.append(helper.make_node("Identity", [go if ends < 0.8 else self.pick(body.conditions)], [again]))
         names = self.returns(body, states + stacks)
-        # Only what surely has two elements may be handed on or stacked.
-        for index, name in enumerate(names):
-            shaped = body.name("w")
-            body.nodes.append(helper.make_node("Expand", [name, "two"], [shaped]))
-            names[index] = shaped
-        if "two" not in scope.taken:
-            body.initializers.append(numpy_helper.from_array(np.array([2], np.int64), "two"))
         graph = helper.make_graph(
             body.nodes,
             "loop_body",
-            [_info(iteration, TensorProto.INT64, ()), _info(go, TensorProto.BOOL, ()), *(_info(name) for name in inputs)],
-            [_info(again, TensorProto.BOOL, ()), *(_info(name) for name in names)],
+            [_info(iteration, TensorProto.INT64, ()), _info(go, TensorProto.BOOL, ()), *map(_info, inputs)],
+            [_info(again, TensorProto.BOOL, ()), *map(_info, names)],
             body.initializers,
         )
         trips = self.random.random()
@@ -173,7 +165,7 @@ class _Maker:
         if trips > 0.4:
             most = self.constant(scope, np.array(self.random.integers(0, 3), np.int64))
         start = "" if self.random.random() < 0.5 else self.pick(scope.conditions)
-        initial = [self.sized(scope) for _ in range(states)]
+        initial = [self.pick(scope.values) for _ in range(states)]
         results = [scope.name("v") for _ in range(states)]
         stacked = [scope.name("stack") for _ in range(stacks)]
         scope.nodes.append(helper.make_node("Loop", [most, start, *initial], [*results, *stacked], body=graph))
@@ -182,11 +174,13 @@ class _Maker:
         for name in stacked:
             if self.random.random() < 0.6:
                 total = scope.name("v")
-                scope.nodes.append(helper.make_node("ReduceSum", [name, self.constant(scope, np.array([0]))], [total], keepdims=0))
+                axes = self.constant(scope, np.array([0]))
+                scope.nodes.append(helper.make_node("ReduceSum", [name, axes], [total], keepdims=0))
                 self.define(scope, total)
 
-    def sized(self, scope: _Scope) -> str:
+    def sized(self, scope: _Scope, name: str) -> str:
+        """A scalar as two elements, which is what every value has."""
         shaped = scope.name("w")
         two = self.constant(scope, np.array([2], np.int64))
-        scope.nodes.append(helper.make_node("Expand", [self.pick(scope.values), two], [shaped]))
+        scope.nodes.append(helper.make_node("Expand", [name, two], [shaped]))
         return shaped

@@ -202,7 +202,7 @@ def test_tensors_among_attributes_count_by_content() -> None:
             ["t"],
             [name],
             domain="ai.onnx.ml",
-            keys_tensor=helper.make_tensor("k", TensorProto.STRING, [2], [b"a", b"b"]),
+            keys_tensor=numpy_helper.from_array(np.array(["a", "b"], dtype=object), "k"),
             values_tensor=helper.make_tensor("v", TensorProto.INT64, [2], values),
             default_tensor=helper.make_tensor("d", TensorProto.INT64, [1], [-1]),
         )

@@ -33,9 +33,8 @@ def run_both(op_type: str, arrays: list[Array | None], opset: int = 17, **attrib
     node = helper.make_node(op_type, names, ["y"], **attributes)
     feeds = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
     fed = helper.make_graph([node], "g", infos, [ValueInfoProto(name="y")])
-    stored = helper.make_graph(
-        [node], "g", [], [ValueInfoProto(name="y")], [numpy_helper.from_array(array, name) for name, array in feeds.items()]
-    )
+    constants = [numpy_helper.from_array(array, name) for name, array in feeds.items()]
+    stored = helper.make_graph([node], "g", [], [ValueInfoProto(name="y")], constants)
     models = [
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
         for graph in (fed, stored)
@@ -73,10 +72,15 @@ def integers(rank: int | None = None, dtype: Any = np.int64, low: int = -9, high
     )
 
 
+PAIRS = st.sampled_from([np.int64, np.int32]).flatmap(
+    lambda kind: st.tuples(integers(dtype=kind), integers(dtype=kind))
+)
+
+
 @LIMITS
 @given(
     st.sampled_from(["Add", "Sub", "Mul", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max"]),
-    st.sampled_from([np.int64, np.int32]).flatmap(lambda dtype: st.tuples(integers(dtype=dtype), integers(dtype=dtype))),
+    PAIRS,
 )
 def test_pairs(op_type: str, arrays: tuple[Array, Array]) -> None:
     check(op_type, list(arrays), must=False)
@@ -85,7 +89,7 @@ def test_pairs(op_type: str, arrays: tuple[Array, Array]) -> None:
 @LIMITS
 @given(
     st.sampled_from([("Div", {}), ("Mod", {}), ("Mod", {"fmod": 1})]),
-    st.sampled_from([np.int64, np.int32]).flatmap(lambda dtype: st.tuples(integers(dtype=dtype), integers(dtype=dtype))),
+    PAIRS,
 )
 def test_division(operation: tuple[str, dict[str, int]], arrays: tuple[Array, Array]) -> None:
     check(operation[0], list(arrays), must=False, **operation[1])
@@ -145,7 +149,8 @@ def test_slice(rows: int, columns: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize("step", [1, -1])
 def test_slice_by_attributes(step: int) -> None:
     check("Slice", [np.arange(6, dtype=np.int64)], opset=9, starts=[-4], ends=[2**31 - 1], axes=[0])
-    check("Slice", [np.arange(6, dtype=np.int64), *(np.array([n], np.int64) for n in (-4, 9)), None, np.array([step], np.int64)])
+    bounds = [np.array([number], np.int64) for number in (-4, 9)]
+    check("Slice", [np.arange(6, dtype=np.int64), *bounds, None, np.array([step], np.int64)])
 
 
 @LIMITS
@@ -219,7 +224,8 @@ def test_growing(shape: list[int], target: list[int]) -> None:
     array = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     check("Expand", [array, np.array(target, np.int64)], must=False)
     check("Tile", [array, np.array(target, np.int64)], must=False)
-    check("ConstantOfShape", [np.array(target, np.int64)], must=False, value=numpy_helper.from_array(np.array([7], np.int32)))
+    seven = numpy_helper.from_array(np.array([7], np.int32))
+    check("ConstantOfShape", [np.array(target, np.int64)], must=False, value=seven)
 
 
 @LIMITS

@@ -55,6 +55,19 @@ def test_r_measures_against_a_float64_run() -> None:
     assert not judge(conv_bn(), conv_bn(folded=True, wrong=1.00001), "R", feeds)
 
 
+def test_r_holds_overflow_and_nan_to_the_truth() -> None:
+    # x * 1e30 * 1e-30: the original overflows on the way, the result does not, and the truth is in range.
+    before = body(
+        "a = Constant<value = float {1e30}>() b = Constant<value = float {1e-30}>() t = Mul(x, a) y = Mul(t, b)"
+    )
+    after = body("y = Identity(x)")
+    feeds = [{"x": np.array([[1e20, -1e20, 1.0, 2.0, 3.0, np.nan, np.inf, -np.inf]], np.float32)}]
+    assert judge(before, after, "R", feeds).ok
+    worse = judge(after, before, "R", feeds)
+    assert not worse.ok
+    assert "was" in worse.reason
+
+
 def test_r_without_a_float64_run_says_so() -> None:
     before = text_model("(float[2] x) => (bfloat16[2] y) { y = Cast<to = 16>(x) }")
     feeds = [{"x": np.array([1.0, 2.0], np.float32)}]

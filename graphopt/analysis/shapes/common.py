@@ -7,6 +7,8 @@ operands and attributes. It says what holds on every run that succeeds; of one t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +19,8 @@ from graphopt.tensors import DType, Tensor
 
 MAX_ELEMENTS = 64
 """Contents of larger tensors are not followed."""
+CACHE = 4096
+"""How many results of symbolic arithmetic each function remembers."""
 UNBOUNDED = 2**31 - 1
 """A bound of at least this size is no bound: exporters write it for "to the end"."""
 Elements: TypeAlias = tuple[Dim, ...]
@@ -136,7 +140,7 @@ def content_array(value: Value | None) -> Array | None:
     if len(shape) == 1:
         return array
     sizes = [size for size in shape if isinstance(size, int)]
-    return array.reshape(sizes) if len(sizes) == len(shape) and int(np.prod(sizes)) == len(elements) else None
+    return array.reshape(sizes) if len(sizes) == len(shape) and prod(sizes) == len(elements) else None
 
 
 def scalar_content(value: Value | None) -> Dim:
@@ -156,8 +160,8 @@ def parameter(node: Node, name: str, position: int | None = None) -> Any:
     """A parameter that must be known numbers: like `node.param`, but operands computed from shapes count as known too.
 
     Returns:
-        As `node.param`; `NOT_CONSTANT` where an operand is not known. A vector is a tuple, with `Expr` and None in it if
-        the operand holds them.
+        As `node.param`; `NOT_CONSTANT` where an operand is not known. A vector is a tuple, with `Expr` and None in it
+        if the operand holds them.
     """
     found = node.param(name)
     if found is not NOT_CONSTANT:
@@ -265,7 +269,11 @@ def broadcast_dim(left: Dim, right: Dim) -> Dim:
     if left is None or right is None:
         other = right if left is None else left
         return other if other is not None and is_nonnegative(other - 2) else None
-    return broadcast(left, right)
+    return _broadcast(left, right)
+
+
+# Layers repeat the arithmetic of the layer before, so what takes proofs is remembered.
+_broadcast = lru_cache(maxsize=CACHE)(broadcast)
 
 
 def broadcast_shapes(left: Shape | None, right: Shape | None) -> Shape | None:

@@ -187,7 +187,7 @@ def multi_head_attention(node: Node) -> Facts:
 
 
 def _shares_buffer(node: Node) -> bool:
-    """True if the cache is a buffer of its full size, of which the operand with the past length tells how much is used."""
+    """True if the cache is a buffer of its full size, of which an operand tells how much is used."""
     return node.operand(8) is not None
 
 

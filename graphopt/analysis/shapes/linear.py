@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from graphopt.analysis.shapes.common import (
+    CACHE,
     Facts,
     broadcast_dim,
     broadcast_shapes,
@@ -17,6 +20,7 @@ from graphopt.ir.symbol import Integer, define, is_nonzero, opaque
 from graphopt.tensors import DType
 
 
+@lru_cache(maxsize=CACHE)
 def product_shape(left: Shape | None, right: Shape | None) -> Shape | None:
     """The shape of a matrix product, numpy's way."""
     if not left or not right:

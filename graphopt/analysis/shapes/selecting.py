@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from graphopt.analysis.shapes.common import (
+    CACHE,
     CARRIERS,
     MAX_ELEMENTS,
     UNKNOWN,
@@ -137,6 +140,7 @@ def concat(node: Node) -> Facts:
     return vector(dtype, _joined(node, place), dims) if dtype in CARRIERS and rank <= 2 else one(dtype, dims)
 
 
+@lru_cache(maxsize=CACHE)
 def filled_dim(*pairs: Integer) -> Integer:
     """The dim that operands of Concat share: of the first that is not empty, since the runtime lets empty ones differ.
 
@@ -159,6 +163,9 @@ define("filled_dim", filled_dim)
 
 def same_in_all(axis: int, shapes: Sequence[Shape | None]) -> Dim:
     """The size of an axis that operands of Concat share."""
+    first = None if shapes[0] is None else shapes[0][axis]
+    if first is not None and all(shape is not None and same_dim(shape[axis], first) for shape in shapes):
+        return first
     pairs: list[Integer] = []
     for shape in shapes:
         if shape is not None and shape[axis] is not None and all(isinstance(dim, int) and dim > 0 for dim in shape):
@@ -167,7 +174,7 @@ def same_in_all(axis: int, shapes: Sequence[Shape | None]) -> Dim:
         dim = None if shape is None else shape[axis]
         count = None if shape is None else count_of(shape)
         if dim is None or count is None:
-            return dim if len({id(None if shape is None else shape[axis]) for shape in shapes}) == 1 else None
+            return None
         pairs += [dim, count]
     return filled_dim(*pairs)
 
@@ -180,7 +187,7 @@ def _joined(node: Node, place: int) -> Array | None:
         known = known or array is not None
         if array is None:
             sizes = static(shape_of(value))
-            if sizes is None or np.prod(sizes) > MAX_ELEMENTS:
+            if sizes is None or prod(sizes) > MAX_ELEMENTS:
                 return None
             array = np.full(sizes, None, dtype=object)
         parts.append(array)

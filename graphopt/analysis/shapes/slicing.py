@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from graphopt.analysis.shapes.common import (
+    CACHE,
     UNBOUNDED,
     UNKNOWN,
     Array,
@@ -27,11 +29,11 @@ from graphopt.analysis.shapes.selecting import carried
 from graphopt.ir import NOT_CONSTANT, Dim, Expr, Node, Shape
 from graphopt.ir.symbol import Integer, bounds, ceildiv, define, is_nonnegative, maximum, minimum, opaque
 
-
 _NO_END = (2**31 - 1, 2**63 - 1)
 """The runtime takes these for "to the end" in whatever direction a slice goes."""
 
 
+@lru_cache(maxsize=CACHE)
 def slice_length(size: Integer, start: Integer, end: Integer, step: int) -> Integer:
     """How many elements a slice of an axis of `size` has, whatever the signs of its bounds."""
     first = _place(size, start, step)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd
 
 import numpy as np
 
 from graphopt.analysis.shapes.common import (
+    CACHE,
     CARRIERS,
     UNKNOWN,
     Array,
@@ -53,12 +56,18 @@ def size_or(size: Integer, other: Integer) -> Integer:
     """What Reshape makes of a target size that may be 0 and then stands for the operand's own dim."""
     if not isinstance(size, Expr):
         return size if size else other
-    if is_nonzero(size) or same_dim(size, other) or divide_exactly(other, size) is not None:
+    if is_nonzero(size) or same_dim(size, other) or divide_exactly(other, _primitive(size)) is not None:
         return size
     return opaque("size_or", size, other, nonnegative=is_nonnegative(size) and is_nonnegative(other))
 
 
 define("size_or", size_or)
+
+
+def _primitive(size: Expr) -> Integer:
+    """The expression without the number that divides it: it is 0 where the whole is."""
+    found = divide_exactly(size, gcd(*size.terms.values()))
+    return size if found is None else found
 
 
 @transfer("Reshape")
@@ -75,7 +84,8 @@ def reshape(node: Node) -> Facts:
     return reshaped(node, reshape_shape(old, target, bool(node.param("allowzero"))))
 
 
-def reshape_shape(old: Shape | None, target: Sequence[Dim], allow_zero: bool = False) -> Shape:
+@lru_cache(maxsize=CACHE)
+def reshape_shape(old: Shape | None, target: Shape, allow_zero: bool = False) -> Shape:
     """The shape after a reshape to `target`, in which 0 copies a dim and -1 takes what is left.
 
     A run in which -1 stands beside a size of 0 fails, and so does one in which the sizes do not fit.
@@ -118,7 +128,7 @@ def _target_dim(old: Shape | None, target: Sequence[Dim], index: int, allow_zero
 def _vanishes_with(old: Shape, target: Sequence[Dim], index: int) -> bool:
     """True if a size of 0 means no elements, and no other size can be the 0 that makes it so."""
     size, total = target[index], count_of(old)
-    if size is None or total is None or divide_exactly(total, size) is None:
+    if not isinstance(size, Expr) or total is None or divide_exactly(total, _primitive(size)) is None:
         return False
     others = [other for place, other in enumerate(target) if place != index]
     return all(other is not None and is_nonzero(other) for other in others)

@@ -1,0 +1,147 @@
+"""Bounds of input dims: sizes with which a run is sure to fail are none that need to be thought of.
+
+An exported transformer given sequences of length 0 does not return empty results: somewhere a Reshape reads the 0 as
+"copy this dim", and a later addition does not fit. Given one longer than its table of positions, it fails where both
+are added. What is shown here by contradiction - infer the model with such sizes, find an operator that must fail -
+makes the shapes of all other runs plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from graphopt.analysis.shapes.common import contents, count_of, static
+from graphopt.ir import Dim, Expr, Graph, Node, Shape, Symbol
+from graphopt.ir.symbol import Application, never_equal, symbols
+from graphopt.ir.symbol_facts import parts_of
+
+_BROADCASTING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A question about an input dim that decides what some shape is."""
+
+    key: str | tuple[str | int, ...]
+    """The key of the symbol."""
+    most: int | None
+    """Is it at most this? If None: is it at least 1?"""
+
+    def denied(self, symbol: Symbol) -> Symbol | int:
+        """The dim, if the answer were no."""
+        return 0 if self.most is None else Symbol(symbol.key, symbol.label, self.most + 1, symbol.most)
+
+    def affirmed(self, symbol: Symbol) -> Symbol:
+        """The dim, if the answer is yes."""
+        if self.most is None:
+            return Symbol(symbol.key, symbol.label, 1, symbol.most)
+        return Symbol(symbol.key, symbol.label, symbol.least, self.most)
+
+    def is_open(self, symbol: Symbol) -> bool:
+        """True if what is known of the symbol does not answer it."""
+        if self.most is None:
+            return symbol.least == 0
+        return symbol.least <= self.most and (symbol.most is None or symbol.most > self.most)
+
+
+def doubts(graph: Graph) -> list[Doubt]:
+    """The questions that shapes in a graph raise, those about empty dims first."""
+    seen: dict[Expr, None] = {}
+    found: dict[Doubt, None] = {}
+    for node in graph.order():
+        for value in node.results:
+            for dim in value.shape or ():
+                if isinstance(dim, Expr) and dim not in seen:
+                    _doubts(dim, seen, found)
+    return sorted(found, key=lambda doubt: doubt.most is not None)
+
+
+def _doubts(dim: Expr, seen: dict[Expr, None], found: dict[Doubt, None]) -> None:
+    for part in parts_of(dim):
+        if part in seen:
+            continue
+        seen[part] = None
+        if not isinstance(part, Application):
+            continue
+        # Of each function, the arguments that would have to be proved not to be 0.
+        judged: Sequence[int | str | Expr] = ()
+        if part.name == "size_or":
+            judged = part.args[:1]
+        elif part.name == "batch_dim":
+            judged = part.args[2:]
+        elif part.name == "filled_dim":
+            judged = part.args[1::2]
+        elif part.name == "min":
+            found.update((doubt, None) for doubt in _thresholds(part))
+        for piece in judged:
+            if isinstance(piece, Expr):
+                found.update((Doubt(symbol.key, None), None) for symbol in symbols(piece))
+
+
+def _thresholds(minimum: Application) -> Iterator[Doubt]:
+    """Up to which size of its only symbol an argument of a minimum is below the number beside it."""
+    numbers = [arg for arg in minimum.args if isinstance(arg, int)]
+    for arg in minimum.args:
+        if not numbers or not isinstance(arg, Expr):
+            continue
+        rest = dict(arg.terms)
+        constant = rest.pop((), 0)
+        (monomial, factor), *others = rest.items()
+        if not others and len(monomial) == 1 and isinstance(monomial[0], Symbol) and factor > 0:
+            most = (numbers[0] - constant) // factor
+            if most > 0:
+                yield Doubt(monomial[0].key, most)
+
+
+def certainly_fails(node: Node) -> bool:
+    """True if the runtime must refuse operands of such shapes."""
+    if node.domain != "" or not node.has_latest_meaning:
+        return False
+    shapes = [None if value is None else value.shape for value in node.operands]
+    if node.op_type in _BROADCASTING:
+        return _cannot_broadcast(shapes)
+    if node.op_type == "Expand" and len(shapes) == 2:
+        return _cannot_broadcast([shapes[0], contents(node.operand(1))])
+    if node.op_type == "MatMul" and len(shapes) == 2:
+        left, right = shapes
+        if left is None or right is None or len(left) < 2 or len(right) < 2:
+            return False
+        return isinstance(left[-1], int) and isinstance(right[-2], int) and left[-1] != right[-2]
+    return node.op_type == "Reshape" and _cannot_reshape(node, shapes[0])
+
+
+def _cannot_broadcast(shapes: Sequence[Shape | None]) -> bool:
+    known = [shape for shape in shapes if shape is not None]
+    for place in range(1, max(map(len, known), default=0) + 1):
+        sizes = list(dict.fromkeys(shape[-place] for shape in known if len(shape) >= place))
+        if any(_differ(left, right) for left, right in combinations(sizes, 2)):
+            return True
+    return False
+
+
+def _differ(left: Dim, right: Dim) -> bool:
+    """True if two dims are never equal, and neither is ever 1."""
+    if left is None or right is None or left == 1 or right == 1:
+        return False
+    if isinstance(left, int) and isinstance(right, int):
+        return left != right
+    return never_equal(left, right) and never_equal(left, 1) and never_equal(right, 1)
+
+
+def _cannot_reshape(node: Node, old: Shape | None) -> bool:
+    target = contents(node.operand(1))
+    sizes = None if target is None else static(target)
+    if old is None or sizes is None or node.param("allowzero"):
+        return False
+    if any(size == 0 and place >= len(old) for place, size in enumerate(sizes)):
+        return True
+    new = [old[place] if size == 0 else size for place, size in enumerate(sizes)]
+    before = count_of(old)
+    after = count_of(size for size in new if size != -1)
+    if -1 in new:
+        return isinstance(after, int) and after == 0
+    return isinstance(before, int) and isinstance(after, int) and before != after
