@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Writes the pages that come from the code: docs/options.md and docs/passes/.
 
-    python docs/make.py            # write them
-    python docs/make.py --check    # exit with 1 if they are out of date
+python docs/make.py            # write them
+python docs/make.py --check    # exit with 1 if they are out of date
 """
 
 from __future__ import annotations
@@ -28,10 +28,20 @@ MADE = "<!-- made by docs/make.py; edit the code instead -->\n\n"
 def options_page() -> str:
     """Every option of every command, with its name in the Python API."""
     lines = [MADE + "# Options", ""]
-    lines.append("Defaults may also stand in `pyproject.toml`, as `[tool.graphopt.COMMAND]` with an option's name as key.")
+    lines.append(
+        "Defaults may also stand in `pyproject.toml`, as `[tool.graphopt.COMMAND]` with an option's name as key."
+    )
     group = typer.main.get_command(app)
-    for name, command in sorted(getattr(group, "commands").items()):
-        lines += ["", f"## graphopt {name}", "", command.help or "", "", "| option | what it does | in the API |", "|---|---|---|"]
+    for name, command in sorted(group.commands.items()):
+        lines += [
+            "",
+            f"## graphopt {name}",
+            "",
+            command.help or "",
+            "",
+            "| option | what it does | in the API |",
+            "|---|---|---|",
+        ]
         for parameter in command.params:
             if parameter.name == "help":
                 continue

@@ -26,7 +26,19 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"onnxio", "analysis", "ir", "schema", "tensors"},
     "report": {"pipeline", "rewrite", "ir", "onnxio", "schema", "tensors"},
     "api": {"report", "runtime", "targets", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
-    "cli": {"api", "testing", "report", "runtime", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
+    "cli": {
+        "api",
+        "testing",
+        "report",
+        "runtime",
+        "pipeline",
+        "rewrite",
+        "analysis",
+        "onnxio",
+        "ir",
+        "schema",
+        "tensors",
+    },
     "testing": {"api", "runtime", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
 }
 ENTRANCES = {

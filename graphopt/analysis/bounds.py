@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from graphopt.analysis.shapes.common import contents, count_of, static
+from graphopt.analysis.shapes.windows import room_of_conv
 from graphopt.ir import Dim, Expr, Graph, Node, Shape, Symbol
-from graphopt.ir.symbol import Application, never_equal, symbols
+from graphopt.ir.symbol import Application, Integer, is_nonnegative, never_equal, substitute, symbols
 from graphopt.ir.symbol_facts import parts_of
 
 _BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 )
+
+_TRIED = 64
+"""Up to this size it is tried whether a window fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,27 @@ class Doubt:
         if self.most is None:
             return symbol.least == 0
         return symbol.least <= self.most and (symbol.most is None or symbol.most > self.most)
+
+
+def required(graph: Graph) -> dict[str | tuple[str | int, ...], int]:
+    """The least size of input dims with which every window of a convolution fits its operand, by the symbols' keys."""
+    found: dict[str | tuple[str | int, ...], int] = {}
+    for node in graph.of_kind("Conv"):
+        for room in room_of_conv(node):
+            if is_nonnegative(room):
+                continue
+            symbol, *others = symbols(room)
+            if others:
+                continue
+            sizes = range(symbol.least, symbol.least + _TRIED)
+            fitting = next((size for size in sizes if _may_fit(room, symbol, size)), symbol.least)
+            found[symbol.key] = max(fitting, found.get(symbol.key, symbol.least))
+    return found
+
+
+def _may_fit(room: Integer, symbol: Symbol, size: int) -> bool:
+    value = substitute(room, {symbol: size})
+    return not (isinstance(value, int) and value < 0)
 
 
 def doubts(graph: Graph) -> list[Doubt]:

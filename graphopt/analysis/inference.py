@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnx import ValueInfoProto
 
 from graphopt.analysis import onnx_inference
-from graphopt.analysis.bounds import Doubt, certainly_fails, doubts
+from graphopt.analysis.bounds import Doubt, certainly_fails, doubts, required
 from graphopt.analysis.shapes import TRANSFERS, Fact, Facts, bodies
 from graphopt.ir import (
     Dim,
@@ -187,7 +187,7 @@ class Inference:
         """Find sizes of input dims with which no run succeeds, and infer again with that knowledge."""
         graph = self.model.graph
         visits = _TRIAL_VISITS
-        proved = False
+        proved = self._require(graph)
         for doubt in doubts(graph):
             visits -= len(graph.order())
             if visits < 0:
@@ -199,6 +199,15 @@ class Inference:
         if proved:
             _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
             self.run_graph(graph)
+
+    def _require(self, graph: Graph) -> bool:
+        """Whether convolutions tell how small input dims cannot be; the inputs say so from now on."""
+        least = required(graph) if graph.of_kind("Conv") else {}
+        for value in graph.inputs:
+            for dim in value.shape or ():
+                if isinstance(dim, Symbol) and least.get(dim.key, 0) > dim.least:
+                    graph.retype(value, _with_dim(value.type, dim, Symbol(dim.key, dim.label, least[dim.key], dim.most)))
+        return bool(least)
 
     def _settle(self, graph: Graph, doubt: Doubt, symbol: Symbol) -> bool:
         """Whether the model is sure to fail if the answer were no; the inputs say so from now on."""

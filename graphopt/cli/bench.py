@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ def command(
     sessions: Annotated[int, typer.Option(min=3, help="Sessions of each side.")] = 5,
     max_time: Annotated[float, typer.Option(help="Seconds of timing.")] = 30.0,
     fail_if_slower: Annotated[
-        Optional[float], typer.Option(metavar="PERCENT", help="Exit with 5 if surely slower by more than that.")
+        float | None, typer.Option(metavar="PERCENT", help="Exit with 5 if surely slower by more than that.")
     ] = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,

@@ -37,7 +37,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Grappler for ONNX: optimize a model, prove it equal, time it against the original."""
     context.default_map = _configured(Path("pyproject.toml"))
@@ -58,7 +60,9 @@ def _configured(path: Path) -> dict[str, Any]:
     for name, options in table.items():
         command = commands.get(name)
         if command is None or not isinstance(options, dict):
-            raise UsageError(f"[tool.graphopt] has '{name}', which is no command; use [tool.graphopt.optimize] and the like")
+            raise UsageError(
+                f"[tool.graphopt] has '{name}', which is no command; use [tool.graphopt.optimize] and the like"
+            )
         known = {parameter.name for parameter in command.params}
         for key in options:
             if key.replace("-", "_") not in known:

@@ -3,67 +3,104 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_OK, progress, show, show_error, show_json
+from graphopt.cli.output import EXIT_OK, Ticker, progress, show, show_error, show_json
 from graphopt.errors import UsageError
 
 NAME = "optimize"
 
 
 def command(
-    inputs: Annotated[list[Path], typer.Argument(metavar="IN [OUT]", help="Model, and the file to write; or several models with --out-dir.")],
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="File to write; default NAME.opt.onnx. May be IN itself.")] = None,
-    out_dir: Annotated[Optional[Path], typer.Option("--out-dir", help="Folder for the results of several models.")] = None,
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="IN [OUT]", help="Model, and the file to write; or several models with --out-dir."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; default NAME.opt.onnx. May be IN itself.")
+    ] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out-dir", help="Folder for the results of several models.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Models optimized at a time.")] = 1,
-    level: Annotated[str, typer.Option(help="exact: same bits. default: same within measured noise. fast-math: faster still.")] = "default",
-    target: Annotated[str, typer.Option(help="What the result must run on; portable: standard operators only.")] = "portable",
-    passes: Annotated[Optional[str], typer.Option(help="Only these passes, separated by commas.")] = None,
-    skip: Annotated[Optional[str], typer.Option(help="Leave these passes out, separated by commas.")] = None,
-    disable: Annotated[Optional[list[str]], typer.Option(metavar="PASS/RULE", help="Leave a rule out.")] = None,
-    aggressive: Annotated[Optional[str], typer.Option(help="Run these passes in their aggressive form.")] = None,
-    keep: Annotated[Optional[list[str]], typer.Option(metavar="NAME", help="Node or value that must survive.")] = None,
+    level: Annotated[
+        str, typer.Option(help="exact: same bits. default: same within measured noise. fast-math: faster still.")
+    ] = "default",
+    target: Annotated[
+        str, typer.Option(help="What the result must run on; portable: standard operators only.")
+    ] = "portable",
+    passes: Annotated[str | None, typer.Option(help="Only these passes, separated by commas.")] = None,
+    skip: Annotated[str | None, typer.Option(help="Leave these passes out, separated by commas.")] = None,
+    disable: Annotated[list[str] | None, typer.Option(metavar="PASS/RULE", help="Leave a rule out.")] = None,
+    aggressive: Annotated[str | None, typer.Option(help="Run these passes in their aggressive form.")] = None,
+    keep: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Node or value that must survive.")] = None,
     load: options.Load = None,
-    fix_dim: Annotated[Optional[list[str]], typer.Option(metavar="NAME=SIZE", help="Make a free dim of the inputs static.")] = None,
-    fix_shape: Annotated[Optional[list[str]], typer.Option(metavar="INPUT=1,3,224,224", help="Make an input's shape static.")] = None,
-    outputs: Annotated[Optional[str], typer.Option(help="Return only these values, separated by commas.")] = None,
-    freeze_initializers: Annotated[bool, typer.Option("--freeze-initializers", help="Treat initializers a caller may override as constants.")] = False,
-    fold_dequantize: Annotated[bool, typer.Option("--fold-dequantize", help="Store constant quantized weights unquantized.")] = False,
-    trust_dim_names: Annotated[bool, typer.Option("--trust-dim-names", help="Take dims of equal names to be equal.")] = False,
+    fix_dim: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=SIZE", help="Make a free dim of the inputs static.")
+    ] = None,
+    fix_shape: Annotated[
+        list[str] | None, typer.Option(metavar="INPUT=1,3,224,224", help="Make an input's shape static.")
+    ] = None,
+    outputs: Annotated[str | None, typer.Option(help="Return only these values, separated by commas.")] = None,
+    freeze_initializers: Annotated[
+        bool, typer.Option("--freeze-initializers", help="Treat initializers a caller may override as constants.")
+    ] = False,
+    fold_dequantize: Annotated[
+        bool, typer.Option("--fold-dequantize", help="Store constant quantized weights unquantized.")
+    ] = False,
+    trust_dim_names: Annotated[
+        bool, typer.Option("--trust-dim-names", help="Take dims of equal names to be equal.")
+    ] = False,
     growth_limit: Annotated[int, typer.Option(help="Bytes a folded constant may exceed what it replaces.")] = 1 << 20,
-    stop_after: Annotated[Optional[int], typer.Option(metavar="N", help="Stop after N rewrites.")] = None,
-    deadline: Annotated[Optional[float], typer.Option(metavar="SECONDS", help="Keep the last finished pass when the time is up.")] = None,
-    plan: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Replay a plan: same passes, same rewrites, nothing timed.")] = None,
-    write_plan: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Write what this run decided.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop where a pass fails, instead of rolling it back.")] = False,
-    external_data: Annotated[Optional[bool], typer.Option("--external-data/--inline", help="Weights beside the model or inside; default: as read.")] = None,
+    stop_after: Annotated[int | None, typer.Option(metavar="N", help="Stop after N rewrites.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Keep the last finished pass when the time is up.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Replay a plan: same passes, same rewrites, nothing timed.")
+    ] = None,
+    write_plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what this run decided.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop where a pass fails, instead of rolling it back.")
+    ] = False,
+    external_data: Annotated[
+        bool | None,
+        typer.Option("--external-data/--inline", help="Weights beside the model or inside; default: as read."),
+    ] = None,
     external_threshold: Annotated[int, typer.Option(help="Bytes from which a tensor goes external.")] = 1024,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; tell what would be done.")] = False,
-    no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not run the models; the file is stamped not verified.")] = False,
-    allow_unverified: Annotated[bool, typer.Option("--allow-unverified", help="Write OUT even if it could not be verified.")] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not run the models; the file is stamped not verified.")
+    ] = False,
+    allow_unverified: Annotated[
+        bool, typer.Option("--allow-unverified", help="Write OUT even if it could not be verified.")
+    ] = False,
     provider: options.Provider = "auto",
     dim: options.Dims = None,
     shape: options.Shapes = None,
     value_range: options.Ranges = None,
     data: options.Data = None,
     seed: options.Seed = 0,
-    runs: Annotated[Optional[int], typer.Option(help="Sets of inputs to compare on.")] = None,
-    rtol: Annotated[Optional[float], typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
-    atol: Annotated[Optional[float], typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
-    timeout: Annotated[Optional[float], typer.Option(help="Seconds one load or run may take.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Sets of inputs to compare on.")] = None,
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds one load or run may take.")] = None,
     custom_ops: options.CustomOps = None,
     bench: Annotated[bool, typer.Option("--bench", help="Time the result against the original.")] = False,
-    min_speedup: Annotated[Optional[float], typer.Option(metavar="RATIO", help="With --bench: write only if surely that much faster.")] = None,
+    min_speedup: Annotated[
+        float | None, typer.Option(metavar="RATIO", help="With --bench: write only if surely that much faster.")
+    ] = None,
     max_time: Annotated[float, typer.Option(help="With --bench: seconds of timing.")] = 30.0,
-    print_after: Annotated[Optional[str], typer.Option(metavar="PASS", help="Print the graph after these passes; 'all' for every one.")] = None,
-    dump_dir: Annotated[Optional[Path], typer.Option(help="Write the model after every pass that changed it.")] = None,
-    name_map: Annotated[Optional[Path], typer.Option(metavar="FILE", help="Write what became of every name.")] = None,
+    print_after: Annotated[
+        str | None, typer.Option(metavar="PASS", help="Print the graph after these passes; 'all' for every one.")
+    ] = None,
+    dump_dir: Annotated[Path | None, typer.Option(help="Write the model after every pass that changed it.")] = None,
+    name_map: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what became of every name.")] = None,
     json: options.Json = False,
     verbose: options.Verbose = 0,
     quiet: options.Quiet = False,
@@ -102,7 +139,7 @@ def command(
     }
     if min_speedup is not None and not bench:
         raise UsageError("--min-speedup needs --bench")
-    common = {
+    common: dict[str, Any] = {
         "optimize": settings,
         "verify": None if no_verify else {**feeds, "runs": runs, "rtol": rtol, "atol": atol, "timeout": timeout},
         "bench": {**feeds, "max_time": max_time} if bench else None,
@@ -155,9 +192,14 @@ def _problem(outcome: Any) -> str:
     if outcome.error:
         return str(outcome.error)
     if outcome.code == 1:
-        return f"{outcome.job.source}: outputs differ, nothing was written; find the rule with --stop-after N and report it"
+        return (
+            f"{outcome.job.source}: outputs differ, nothing was written; "
+            "find the rule with --stop-after N and report it"
+        )
     if outcome.code == 4:
-        return f"{outcome.job.source}: could not be verified; {outcome.verification.reason} (written as {outcome.written})"
+        return (
+            f"{outcome.job.source}: could not be verified; {outcome.verification.reason} (written as {outcome.written})"
+        )
     if outcome.code == 5:
         return f"{outcome.job.source}: not surely {outcome.job.min_speedup} times faster; nothing was written"
     return ""
@@ -170,7 +212,7 @@ def _several(todo: list[Any], jobs: int, *, json: bool, quiet: bool) -> int:
     with progress(f"optimizing {len(todo)} models", quiet=quiet or json) as ticker:
         if jobs == 1:
             for index, item in enumerate(todo, 1):
-                outcomes.append(jobs_of.run(item, lambda text, index=index: ticker.say(f"{index}/{len(todo)} {text}")))
+                outcomes.append(jobs_of.run(item, partial(_say_which, ticker, index, len(todo))))
         else:
             with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
                 for index, outcome in enumerate(pool.map(jobs_of.run, todo), 1):
@@ -193,6 +235,10 @@ def _several(todo: list[Any], jobs: int, *, json: bool, quiet: bool) -> int:
         if _problem(outcome):
             show_error(_problem(outcome))
     return max((outcome.code for outcome in outcomes), default=EXIT_OK)
+
+
+def _say_which(ticker: Ticker, index: int, count: int, text: str) -> None:
+    ticker.say(f"{index}/{count} {text}")
 
 
 def _files(inputs: list[Path], output: Path | None, out_dir: Path | None) -> list[tuple[str, str]]:
@@ -223,5 +269,3 @@ def _files(inputs: list[Path], output: Path | None, out_dir: Path | None) -> lis
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
-
-

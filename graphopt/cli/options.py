@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -14,24 +14,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More detail; repeat for more.")]
 Provider = Annotated[str, typer.Option("--provider", help="auto, cpu, cuda, or a provider's name in the runtime.")]
-Dims = Annotated[Optional[list[str]], typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dim in the feeds.")]
+Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dim in the feeds.")]
 Shapes = Annotated[
-    Optional[list[str]], typer.Option("--shape", metavar="INPUT=1,3,224,224", help="Shape of an input in the feeds.")
+    list[str] | None, typer.Option("--shape", metavar="INPUT=1,3,224,224", help="Shape of an input in the feeds.")
 ]
 Ranges = Annotated[
-    Optional[list[str]], typer.Option("--range", metavar="INPUT=LOW:HIGH", help="Range of an input's values in the feeds.")
+    list[str] | None,
+    typer.Option("--range", metavar="INPUT=LOW:HIGH", help="Range of an input's values in the feeds."),
 ]
 Data = Annotated[
-    Optional[str],
+    str | None,
     typer.Option(
         "--inputs", metavar="DATA", help="Your own inputs: .npz, .npy, a test_data_set folder, or script.py:function."
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the made feeds.")]
 CustomOps = Annotated[
-    Optional[list[Path]], typer.Option("--custom-ops", metavar="LIB", help="Library of custom operators to register.")
+    list[Path] | None, typer.Option("--custom-ops", metavar="LIB", help="Library of custom operators to register.")
 ]
-Load = Annotated[Optional[list[Path]], typer.Option("--load", metavar="FILE.py", help="Python file with more passes.")]
+Load = Annotated[list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file with more passes.")]
 
 
 def pairs(items: Iterable[str] | None, option: str, example: str) -> dict[str, str]:

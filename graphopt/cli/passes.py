@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ NAME = "passes"
 
 
 def command(
-    name: Annotated[Optional[str], typer.Argument(help="A pass, or one rule as PASS/RULE.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A pass, or one rule as PASS/RULE.")] = None,
     load: options.Load = None,
     test: Annotated[bool, typer.Option("--test", help="Run the tests made from the examples.")] = False,
     json: options.Json = False,

@@ -18,7 +18,9 @@ _FORMATS = ("summary", "text", "dot")
 
 def command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The model.")],
-    form: Annotated[str, typer.Option("--format", help="summary, text (every node) or dot (for Graphviz).")] = "summary",
+    form: Annotated[
+        str, typer.Option("--format", help="summary, text (every node) or dot (for Graphviz).")
+    ] = "summary",
     json: options.Json = False,
 ) -> int:
     """Show a model: signature, sizes, operators; or every node."""

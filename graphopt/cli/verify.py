@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -23,10 +23,10 @@ def command(
     value_range: options.Ranges = None,
     data: options.Data = None,
     seed: options.Seed = 0,
-    runs: Annotated[Optional[int], typer.Option(help="Sets of inputs to compare on.")] = None,
-    rtol: Annotated[Optional[float], typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
-    atol: Annotated[Optional[float], typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
-    timeout: Annotated[Optional[float], typer.Option(help="Seconds one load or run may take.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Sets of inputs to compare on.")] = None,
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds one load or run may take.")] = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,
     verbose: options.Verbose = 0,

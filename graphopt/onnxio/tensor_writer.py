@@ -54,6 +54,14 @@ def write_tensor(
     return out
 
 
+def name_in(message: memoryview | None) -> str:
+    """The name a `TensorProto` has, "" for none."""
+    for number, kind, _, payload, end in () if message is None else fields(message, 0, len(message)):
+        if message is not None and number == 8 and kind == BYTES:
+            return str(message[payload:end], "utf-8")
+    return ""
+
+
 def as_read(tensor: Tensor, message: memoryview) -> list[Piece]:
     """A `TensorProto` as read; its data, if long, as a region of the file so that the kernel copies it."""
     region = tensor.region

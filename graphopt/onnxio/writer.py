@@ -13,7 +13,7 @@ from graphopt.onnxio import protos
 from graphopt.onnxio.external import ExternalFiles
 from graphopt.onnxio.metadata import is_replaced, write_stamp
 from graphopt.onnxio.names import Names, names_of
-from graphopt.onnxio.tensor_writer import Place, as_read, write_sparse, write_tensor
+from graphopt.onnxio.tensor_writer import Place, as_read, name_in, write_sparse, write_tensor
 from graphopt.onnxio.wire import BYTES, Message, fields
 from graphopt.tensors import Tensor
 
@@ -358,7 +358,7 @@ class _Writer:
             if len(read) == 1:
                 out.payload(5, next(iter(read.values())))
             else:
-                self.constant_attribute(node, out)
+                self.constant_attribute(node, original, out)
         kinds = {} if node.schema is None else node.schema.attributes
         for name, value in node.attributes.items():
             if node.is_attribute_as_read(name) and name in read:
@@ -377,12 +377,15 @@ class _Writer:
             attribute.varint(20, AttributeProto.GRAPHS if is_list else AttributeProto.GRAPH)
             out.message(5, attribute)
 
-    def constant_attribute(self, node: Node, out: Message) -> None:
-        """The data of a `Constant`."""
+    def constant_attribute(self, node: Node, original: memoryview, out: Message) -> None:
+        """The data of a `Constant`; the tensor message it was read from, if it was, keeps its name and words."""
         assert node.tensor is not None
+        entries = None if self.place is None else self.place(self.names.of[node.results[0]], node.tensor)
+        value = _attribute_fields(original).get("value", memoryview(b""))
+        message = next((value[begin:end] for number, _, _, begin, end in fields(value, 0, len(value)) if number == 5), None)
         attribute = Message()
         attribute.text(1, "value")
-        attribute.message(5, self.tensor(node.tensor, self.names.of[node.results[0]], node))
+        attribute.message(5, write_tensor(node.tensor, name_in(message), entries, message))
         attribute.varint(20, AttributeProto.TENSOR)
         out.message(5, attribute)
 

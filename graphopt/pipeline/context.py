@@ -78,7 +78,7 @@ class Context:
             yield number
 
     def replace(self, old: Value, new: Value, builder: Builder | None = None) -> None:
-        """As one rewrite: insert what was built, let readers of `old` read `new`, erase the old node if nobody reads it.
+        """As one rewrite: insert what was built, redirect the readers of `old` to `new`, erase the old node if unread.
 
         Args:
             old: A result of an operator.

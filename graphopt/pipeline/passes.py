@@ -65,7 +65,9 @@ def graph_pass(
         try:
             numeric_class = NumericClass(numeric)
         except ValueError:
-            raise RuleError(f"graph pass {function.__name__}: '{numeric}' is no numeric class; use S, E, Z, U, R or D") from None
+            raise RuleError(
+                f"graph pass {function.__name__}: '{numeric}' is no numeric class; use S, E, Z, U, R or D"
+            ) from None
         return GraphPass(function, Examples(before, after, unless, opset), numeric_class, bodies, whole_model)
 
     return declare
@@ -184,7 +186,9 @@ def pass_of_module(module: ModuleType, name: str) -> Pass:
     items = tuple(item for item in members.values() if isinstance(item, (Rule, GraphPass)))
     own = tuple(item for item in items if item.function.__module__ == module.__name__)
     if not own:
-        raise RuleError(f"'{module.__name__}' holds no rule and no graph pass; decorate a function with @rule or @graph_pass")
+        raise RuleError(
+            f"'{module.__name__}' holds no rule and no graph pass; decorate a function with @rule or @graph_pass"
+        )
     return Pass(
         name=name,
         summary=(inspect.getdoc(module) or "").split("\n", 1)[0],

@@ -99,8 +99,10 @@ def _pass_rows(report: OptimizeReport, verbose: int) -> list[tuple[str, str]]:
         rows = [*rows[:_SUMMARY_PASSES], ("", f"and {_plural(rest, 'more pass', 'more passes')}; -v shows all")]
     if verbose >= 2:
         rows.extend(
-            (f"  sweep {item.sweep}", f"{item.name}: {item.nodes_before} → {item.nodes_after}, {item.status}, "
-             f"{seconds_text(item.seconds)}")
+            (
+                f"  sweep {item.sweep}",
+                f"{item.name}: {item.nodes_before} → {item.nodes_after}, {item.status}, {seconds_text(item.seconds)}",
+            )
             for item in report.passes
         )
     return rows

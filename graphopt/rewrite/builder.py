@@ -118,9 +118,7 @@ class Builder:
             return item
         return self.constant(item, None if isinstance(item, (Tensor, np.ndarray)) else dtype)
 
-    def _place(
-        self, schema: Operator, name: str, item: Any, values: list[Value | None], dtype: DType | None
-    ) -> None:
+    def _place(self, schema: Operator, name: str, item: Any, values: list[Value | None], dtype: DType | None) -> None:
         position = schema.input_index(_PARAMETER_ALIASES.get((schema.op_type, name), name))
         if position is None:
             raise RuleError(f"{schema.op_type} of opset {schema.since} has no parameter '{name}'; see its page")

@@ -77,7 +77,9 @@ class Worklist:
 class Driver:
     """Runs rules over one graph."""
 
-    def __init__(self, prefix: str, rules: Sequence[Rule], inference: Inference, observer: Observer | None = None) -> None:
+    def __init__(
+        self, prefix: str, rules: Sequence[Rule], inference: Inference, observer: Observer | None = None
+    ) -> None:
         self.prefix = prefix
         self.inference = inference
         self.observer = observer
@@ -158,7 +160,9 @@ def check_replacement(item: Rule, match: Match, replacement: Replacement) -> tup
     for old, new in zip(root.results, values, strict=True):
         if new is None:
             if old.uses:
-                raise RuleError(f"rule {item.name} gives nothing for {old!r}, which is used; return a value or b.no(why)")
+                raise RuleError(
+                    f"rule {item.name} gives nothing for {old!r}, which is used; return a value or b.no(why)"
+                )
         elif new is old:
             return Miss("the replacement is what is there")
         elif contradict(old.type, new.type):

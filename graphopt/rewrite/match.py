@@ -89,7 +89,7 @@ class Matcher:
                         return Miss(f"{node.op_type} has another user: {user!r}", len(self._steps))
         return None
 
-    # --- compiling --------------------------------------------------------------------------------------------------------
+    # --- compiling --------------------------------------------------------------------------------------------------
 
     def _add(self, step: Step, reason: str) -> None:
         self._steps.append((step, Miss(reason, len(self._steps))))
@@ -161,7 +161,9 @@ class Matcher:
             self._add(lambda match: match._bound[name].rank == variable.rank, f"{place} is not of rank {variable.rank}")
         if variable.where is not None:
             where = variable.where
-            self._add(lambda match: where(match._bound[name]), f"{place} does not meet the condition on {variable.name}")
+            self._add(
+                lambda match: where(match._bound[name]), f"{place} does not meet the condition on {variable.name}"
+            )
 
     def _compile_constant(self, key: int, index: int, constant: Constant, place: str) -> None:
         name, wanted = id(constant), constant.value
@@ -186,7 +188,9 @@ class Matcher:
             self._add(bind, f"'{name}' of {label} is computed at run time")
             return
         expected = tuple(wanted) if isinstance(wanted, list) else wanted
-        self._add(lambda match: bool(match._nodes[key].param(name) == expected), f"'{name}' of {label} is not {expected}")
+        self._add(
+            lambda match: bool(match._nodes[key].param(name) == expected), f"'{name}' of {label} is not {expected}"
+        )
 
 
 def is_uniform(value: Value, wanted: float | bool) -> bool:
@@ -202,4 +206,6 @@ def is_uniform(value: Value, wanted: float | bool) -> bool:
         return True
     is_same = bool((array == first).all())
     # 0.0 equals -0.0 but is not the same number.
-    return is_same and (not tensor.dtype.is_float or wanted != 0 or bool((np.signbit(array) == np.signbit(first)).all()))
+    return is_same and (
+        not tensor.dtype.is_float or wanted != 0 or bool((np.signbit(array) == np.signbit(first)).all())
+    )

@@ -106,7 +106,9 @@ def rule(
         try:
             numeric_class = NumericClass(numeric)
         except ValueError:
-            raise RuleError(f"rule {function.__name__}: '{numeric}' is no numeric class; use S, E, Z, U, R or D") from None
+            raise RuleError(
+                f"rule {function.__name__}: '{numeric}' is no numeric class; use S, E, Z, U, R or D"
+            ) from None
         first = max(
             (epoch_start(name) for item in pattern.applications() if item.domain == "" for name in item.op_types),
             default=1,

@@ -9,7 +9,7 @@ from onnx import ModelProto, checker
 
 from graphopt import schema
 from graphopt.analysis.inference import Inference
-from graphopt.errors import GraphoptError
+from graphopt.errors import ExecutionError, GraphoptError
 from graphopt.ir import Graph
 from graphopt.onnxio import load, parse_text, to_proto
 from graphopt.pipeline import Context, MetaOptimizer, Options, Pass, Registry, Selection
@@ -120,7 +120,9 @@ def _check_unless(owner: Pass, item: Item, name: str, model: ModelProto) -> Chec
         _, fired = apply(owner, item, model)
     except GraphoptError as error:
         return CheckReport(name, False, str(error))
-    return CheckReport(name, fired == 0, "the rule fires on an example it should leave alone" if fired else "", fired > 0)
+    return CheckReport(
+        name, fired == 0, "the rule fires on an example it should leave alone" if fired else "", fired > 0
+    )
 
 
 def check_variant(owner: Pass, item: Item, name: str, model: ModelProto) -> CheckReport:
@@ -159,7 +161,6 @@ def _free_dims(model: ModelProto, size: int) -> dict[str, int]:
 def _judged(item: Item, before: ModelProto, after: ModelProto, sizes: dict[str, int]) -> str:
     """What is wrong with the result, empty if nothing is."""
     from graphopt.runtime import judge
-    from graphopt.runtime.session import ExecutionError
 
     try:
         verdict = judge(
@@ -178,5 +179,3 @@ def _text(graph: Graph) -> str:
     from onnx import printer
 
     return str(printer.to_text(to_proto(graph).graph))
-
-

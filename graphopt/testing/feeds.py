@@ -19,7 +19,10 @@ def feeds_of(model: ModelProto, sizes: Mapping[str, int] | None = None) -> list[
         model: The model; only tensor inputs are fed.
         sizes: Sizes of free dims by name; 2 where none is given.
     """
-    feeds = [_feed(model, sizes or {}, kind, seed) for seed, kind in enumerate(("normal", "small", "special", "extreme", "zero"))]
+    feeds = [
+        _feed(model, sizes or {}, kind, seed)
+        for seed, kind in enumerate(("normal", "small", "special", "extreme", "zero"))
+    ]
     return feeds if any(feeds) else [{}]
 
 

@@ -6,12 +6,14 @@ Each variant is a valid model; a rule must fire on it and be right, or leave it 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from onnx import (
     AttributeProto,
     GraphProto,
     ModelProto,
+    NodeProto,
     TensorProto,
     ValueInfoProto,
     helper,
@@ -121,9 +123,7 @@ def moved_into_branch(example: ModelProto) -> ModelProto:
                 zeros = np.zeros(shape, helper.tensor_dtype_to_np_dtype(dtype))
                 if dtype == TensorProto.STRING:
                     zeros = np.full(shape, "", dtype=object)
-                branch.node.append(
-                    helper.make_node("Constant", [], [name], value=numpy_helper.from_array(zeros, name))
-                )
+                branch.node.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(zeros, name)))
                 output = ValueInfoProto()
                 output.CopyFrom(info)
                 output.name = name
@@ -171,7 +171,7 @@ def second_result(example: ModelProto, index: int) -> ModelProto:
     first = info.type.tensor_type.shape.dim[0]
     if first.HasField("dim_value"):
         first.dim_value *= 2
-    attributes = {"axis": 0, "num_outputs": 2} if _opset(example) >= 18 else {"axis": 0}
+    attributes: dict[str, Any] = {"axis": 0, "num_outputs": 2} if _opset(example) >= 18 else {"axis": 0}
     split = helper.make_node("Split", [info.name], [f"{name}_first", name], **attributes)
     nodes = list(model.graph.node)
     del model.graph.node[:]
@@ -209,8 +209,8 @@ def quantized(example: ModelProto, name: str) -> ModelProto:
     return model
 
 
-def _node_copy(node: helper.NodeProto) -> helper.NodeProto:
-    copy = helper.NodeProto()
+def _node_copy(node: NodeProto) -> NodeProto:
+    copy = NodeProto()
     copy.CopyFrom(node)
     return copy
 

@@ -89,14 +89,18 @@ def test_a_wrong_rule_writes_nothing_and_exits_1(run: Run, model: Path, tmp_path
     assert done.code == 1
     assert "different" in done.out
     assert "nothing was written" in done.err
-    assert names_in(tmp_path) == ["__pycache__", "model.onnx", "wrong.py"] or names_in(tmp_path) == ["model.onnx", "wrong.py"]
+    assert names_in(tmp_path) == ["__pycache__", "model.onnx", "wrong.py"] or names_in(tmp_path) == [
+        "model.onnx",
+        "wrong.py",
+    ]
 
 
 def test_what_nothing_can_run_is_not_verified(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "custom.onnx"
     onnx.save(
         onnx.parser.parse_model(
-            '<ir_version: 9, opset_import: ["": 20, "mine": 1]> g (float[2] x) => (float[2] y) { a = Identity(x) y = mine.Op(a) }'
+            '<ir_version: 9, opset_import: ["": 20, "mine": 1]> g (float[2] x) => (float[2] y)'
+            "{ a = Identity(x) y = mine.Op(a) }"
         ),
         path,
     )
@@ -190,7 +194,7 @@ def test_defaults_come_from_the_project(run: Run, model: Path, tmp_path: Path, m
     assert "no-verfy" in done.err
 
 
-# --- bad input: one line, exit 2, nothing written, nothing lost ---------------------------------------------------------
+# --- bad input: one line, exit 2, nothing written, nothing lost -------------------------------------------------------
 
 
 def bad(run: Run, folder: Path, *arguments: object) -> str:
@@ -245,9 +249,7 @@ def external(path: Path, location: str, length: int = 4096) -> None:
         ("/etc/passwd", None, 4096, "outside"),
     ],
 )
-def test_wrong_external_data(
-    run: Run, tmp_path: Path, location: str, size: int | None, length: int, word: str
-) -> None:
+def test_wrong_external_data(run: Run, tmp_path: Path, location: str, size: int | None, length: int, word: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     if size is not None:

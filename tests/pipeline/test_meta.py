@@ -26,7 +26,9 @@ def pass_of(name: str, *functions: Callable[[Graph, Context], None], after: str 
     return Pass(name, "For the test.", items, types.ModuleType(name), after=after)
 
 
-def run(text: str, *passes: Pass, keep: frozenset[str] = frozenset(), **selection: object) -> tuple[Graph, OptimizeReport]:
+def run(
+    text: str, *passes: Pass, keep: frozenset[str] = frozenset(), **selection: object
+) -> tuple[Graph, OptimizeReport]:
     graph = load(parse_text(text, {"": 21}))
     pipeline = MetaOptimizer(Registry(passes), Selection(**selection))  # type: ignore[arg-type]
     report = pipeline.run(graph.model, Context(Inference(graph.model), Options(keep=keep)))
@@ -131,7 +133,13 @@ def test_levels_leave_out_classes() -> None:
 
 @pytest.mark.parametrize(
     "selection",
-    [{"passes": ("skp",)}, {"skip": ("skp",)}, {"disable": ("skip/skip_on",)}, {"aggressive": ("skp",)}, {"stop_after": -1}],
+    [
+        {"passes": ("skp",)},
+        {"skip": ("skp",)},
+        {"disable": ("skip/skip_on",)},
+        {"aggressive": ("skp",)},
+        {"stop_after": -1},
+    ],
 )
 def test_unknown_names_are_errors(selection: dict[str, object]) -> None:
     with pytest.raises(UsageError):
@@ -168,7 +176,8 @@ def test_bodies_come_before_the_graph_around_them() -> None:
         seen.append(graph.name)
 
     text = """(bool c, float[2] x) => (float[2] y) {
-        y = If(c) <then_branch = inner () => (float[2] u) { u = Neg(x) }, else_branch = other () => (float[2] v) { v = Abs(x) }>
+        y = If(c) <then_branch = inner () => (float[2] u) { u = Neg(x) },
+                   else_branch = other () => (float[2] v) { v = Abs(x) }>
     }"""
     run(text, pass_of("look", look))
     assert seen == ["inner", "other", "example"]

@@ -83,7 +83,7 @@ def test_rules_that_feed_each_other_are_stopped_and_named() -> None:
         """Neg becomes Abs."""
         return b.Abs(m[x])
 
-    with pytest.raises(DidNotConvergeError, match="to_neg.*to_abs|to_abs.*to_neg"):
+    with pytest.raises(DidNotConvergeError, match=r"to_neg.*to_abs|to_abs.*to_neg"):
         run(graph_of("(float[2] x) => (float[2] y) { y = Abs(x) }"), to_neg, to_abs)
 
 

@@ -169,5 +169,9 @@ def test_right_rules_raise_no_alarm(item: Item) -> None:
 
 
 def test_both_sides_of_a_class_are_covered() -> None:
-    assert {item.numeric for item in RIGHT} >= {NumericClass.EXACT, NumericClass.ZERO, NumericClass.ULP, NumericClass.REASSOCIATED}
-
+    assert {item.numeric for item in RIGHT} >= {
+        NumericClass.EXACT,
+        NumericClass.ZERO,
+        NumericClass.ULP,
+        NumericClass.REASSOCIATED,
+    }

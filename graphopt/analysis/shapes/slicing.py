@@ -167,7 +167,8 @@ def pad(node: Node) -> Facts:
         return one(value.dtype, (None,) * len(dims))
     sizes = list(dims)
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
-        sizes[axis] = plus(dims[axis], before, after)
+        size = plus(dims[axis], before, after)
+        sizes[axis] = None if size is None else maximum(size, 0)
     return vector(value.dtype, _padded(node, carried(value), axes, pads), sizes)
 
 

@@ -99,10 +99,41 @@ def reshape_shape(old: Shape | None, target: Shape, allow_zero: bool = False) ->
         return tuple(dims)
     place = free[0]
     rest = product_of(dims[:place] + dims[place + 1 :])
-    is_fitted = target[place] == -1 and not allow_zero
-    if rest is not None and (is_fitted or is_nonzero(rest)) and not (isinstance(rest, int) and rest == 0):
+    if rest is None or (isinstance(rest, int) and rest == 0):
+        return tuple(dims)
+    if is_nonzero(rest) or (target[place] == -1 and not allow_zero):
         dims[place] = floordiv(total, rest, assume_nonzero=True)
+    elif target[place] == -1 and old is not None:
+        sizes = [dim for dim in (*old, *dims) if dim is not None]
+        dims[place] = fitted_dim(len(old), *sizes)
     return tuple(dims)
+
+
+def fitted_dim(count: int, *sizes: Integer) -> Integer:
+    """What -1 stands for beside sizes that may be 0, where 0 is allowed: dims of 0 are left out of the quotient.
+
+    Args:
+        count: How many of the sizes are the operand's.
+        sizes: The dims of the operand, and those of the result but this one.
+    """
+    old, new = list(sizes[:count]), list(sizes[count:])
+    if all(isinstance(size, int) for size in sizes):
+        if 0 in new:
+            old, new = [size for size in old if size != 0], [size for size in new if size != 0]
+        return floordiv(product_of(old) or 0, product_of(new) or 1, assume_nonzero=True)
+    for size in list(old):
+        match = next((index for index, other in enumerate(new) if same_dim(size, other)), None)
+        if match is not None:
+            old.remove(size)
+            del new[match]
+    if all(is_nonzero(size) for size in (*old, *new)):
+        whole, rest = product_of(old), product_of(new)
+        if whole is not None and rest is not None:
+            return floordiv(whole, rest, assume_nonzero=True)
+    return opaque("fitted_dim", count, *sizes, nonnegative=True)
+
+
+define("fitted_dim", fitted_dim)
 
 
 def _target_dim(old: Shape | None, target: Sequence[Dim], index: int, allow_zero: bool, has_free: bool) -> Dim:
@@ -114,7 +145,8 @@ def _target_dim(old: Shape | None, target: Sequence[Dim], index: int, allow_zero
     copied = old[index] if old is not None and index < len(old) else None
     if isinstance(size, int):
         return 0 if allow_zero else copied
-    if not has_free and not is_nonnegative(size):
+    is_dim = old is not None and any(same_dim(size, dim) for dim in old)
+    if not has_free and not is_dim and not is_nonnegative(size):
         return None  # it may be -1
     if allow_zero or is_nonzero(size):
         return size

@@ -83,7 +83,18 @@ def _convolved_dim(window: Window, axis: int, dim: Dim) -> Dim:
         return ceildiv(dim, stride)
     if reach is None:
         return None
-    return floordiv(dim + (window.begins[axis] + window.ends[axis]) - reach, stride) + 1
+    return maximum(floordiv(dim + (window.begins[axis] + window.ends[axis]) - reach, stride) + 1, 1)
+
+
+def room_of_conv(node: Node) -> list[Integer]:
+    """For each spatial axis how far a window can slide; the runtime fails where that is less than 0."""
+    dims, weights = shape_of(node.operands[0]), shape_of(node.operand(1))
+    kernel = None if dims is None else _kernel(node, weights, len(dims))
+    window = None if kernel is None else Window(node, kernel)
+    if dims is None or window is None or not window.is_valid or window.is_same:
+        return []
+    found = [(dim, window.reach(axis), window.begins[axis] + window.ends[axis]) for axis, dim in enumerate(dims[2:])]
+    return [dim + pads - reach for dim, reach, pads in found if dim is not None and reach is not None]
 
 
 @transfer("Conv")
@@ -172,17 +183,15 @@ def _pooled_dim(window: Window, axis: int, dim: Dim, ceil_mode: bool) -> Dim:
     if ceil_mode:
         return _ceil_pooled(dim, room, before, after, reach, stride)
     low, _ = bounds(room)
-    if stride == 1 or (low is not None and low >= 0):
-        return floordiv(room, stride) + 1
     if low is not None and low > -stride:
-        return floordiv(maximum(room, 0), stride) + 1
-    return truncdiv(room, stride) + 1
+        return maximum(floordiv(room, stride) + 1, 1)
+    return maximum(truncdiv(room, stride) + 1, 0)
 
 
 def _ceil_pooled(dim: Integer, room: Integer, before: int, after: int, reach: Integer, stride: int) -> Dim:
     size = ceildiv(room, stride) + 1
     if isinstance(reach, int) and reach >= stride + after:
-        return size
+        return maximum(size, 0)
     # A last window that begins in the padding is dropped, by newer runtimes.
     if isinstance(size, int) and isinstance(dim, int):
         return size - 1 if (size - 1) * stride >= dim + before else size
