@@ -15,5 +15,6 @@ ORDER: tuple[str, ...] = (
     "trivial_arithmetic",  # the same for arithmetic that changes nothing
     "common_subexpressions",  # equal values become one, so that patterns see one user where there were two
     "layout",  # transposes move once everything else stands still
+    "naming",  # last: only what is left needs a name
 )
 """The order in which the passes run, each with its reason."""

@@ -55,13 +55,13 @@ class Doubt:
 def required(graph: Graph) -> dict[str | tuple[str | int, ...], int]:
     """The least size of input dims with which every window of a convolution fits its operand, by the symbols' keys."""
     found: dict[str | tuple[str | int, ...], int] = {}
-    for node in graph.of_kind("Conv"):
-        for room in room_of_conv(node):
-            if is_nonnegative(room):
+    convolutions = graph.of_kind("Conv")
+    live = live_nodes(graph) if convolutions else {}
+    for node in convolutions:
+        for room in room_of_conv(node) if node in live else ():
+            if is_nonnegative(room) or len(symbols(room)) != 1:
                 continue
-            symbol, *others = symbols(room)
-            if others:
-                continue
+            (symbol,) = symbols(room)
             sizes = range(symbol.least, symbol.least + _TRIED)
             fitting = next((size for size in sizes if _may_fit(room, symbol, size)), symbol.least)
             found[symbol.key] = max(fitting, found.get(symbol.key, symbol.least))
@@ -170,3 +170,17 @@ def _cannot_reshape(node: Node, old: Shape | None) -> bool:
     if -1 in new:
         return isinstance(after, int) and after == 0
     return isinstance(before, int) and isinstance(after, int) and before != after
+
+
+def live_nodes(graph: Graph) -> dict[Node, None]:
+    """The nodes that the graph's outputs need."""
+    live: dict[Node, None] = {}
+    waiting = [graph.return_node]
+    while waiting:
+        node = waiting.pop()
+        for reader in (node, *node.nested()):
+            for value in reader.operands:
+                if value is not None and value.producer.graph is graph and value.producer not in live:
+                    live[value.producer] = None
+                    waiting.append(value.producer)
+    return live

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from onnx import ValueInfoProto
 
 from graphopt.analysis import onnx_inference
-from graphopt.analysis.bounds import Doubt, certainly_fails, doubts, required
-from graphopt.analysis.shapes import TRANSFERS, Fact, Facts, bodies
+from graphopt.analysis.bounds import Doubt, certainly_fails, doubts, live_nodes, required
+from graphopt.analysis.shapes import TRANSFERS, UNKNOWN, Fact, Facts, bodies
 from graphopt.ir import (
     Dim,
     Graph,
@@ -30,6 +30,8 @@ from graphopt.schema import RefAttribute
 from graphopt.tensors import DType
 
 _LOGGER = logging.getLogger(__name__)
+_CALLED_NODES = 200_000
+"""How many nodes of local functions may be visited at their calls: functions that call functions grow fast."""
 _TRIAL_VISITS = 50_000
 """How many nodes may be visited again to find dims that cannot be 0."""
 
@@ -52,6 +54,7 @@ class Inference:
 
     Attributes:
         conflicts: What contradicted something known, in the order found.
+        trial_depth: How many suppositions are being tried inside each other right now.
     """
 
     def __init__(self, model: Model, trust_dim_names: bool = False) -> None:
@@ -66,6 +69,9 @@ class Inference:
         self.conflicts: list[Conflict] = []
         self._functions = model.functions
         self._is_started = False
+        self._calls: dict[tuple[object, ...], Facts] = {}
+        self._calls_left = 0
+        self.trial_depth = 0
         self._is_silent = False
         self._detached: Node | None = None
 
@@ -73,6 +79,7 @@ class Inference:
         """Infer every graph: functions and the main graph, with the bodies in them."""
         if self.trust_dim_names and not self._is_started:
             self._unify_dim_names()
+        self._calls_left = _CALLED_NODES
         was_enabled = gc.isenabled()
         gc.disable()  # searching the many new types for cycles would take longer than making them
         try:
@@ -136,8 +143,15 @@ class Inference:
     def _call(self, node: Node, function: Graph) -> Facts:
         """What a call of a local function returns, from what is known of its operands here."""
         given = [bodies.known(value) for value in node.operands[: len(function.inputs)]]
-        given += [Fact(None)] * (len(function.inputs) - len(given))
-        return tuple(self.try_graph(function, given))
+        given += [UNKNOWN] * (len(function.inputs) - len(given))
+        key = (function.return_node, function.version, *given)
+        found = self._calls.get(key)
+        if found is None:
+            self._calls_left -= len(function.order())
+            if self._calls_left < 0:
+                return ()
+            found = self._calls[key] = tuple(self.try_graph(function, given))
+        return found
 
     # --- refining -----------------------------------------------------------------------------------------------------
 
@@ -172,11 +186,13 @@ class Inference:
         saved = [(value.type, value.elements) for value in values]
         conflicts, silent = len(self.conflicts), self._is_silent
         self._is_silent = True
+        self.trial_depth += 1
         try:
             _forget(values)
             yield
         finally:
             self._is_silent = silent
+            self.trial_depth -= 1
             del self.conflicts[conflicts:]
             for value, (type, elements) in zip(values, saved, strict=True):
                 value.type, value.elements = type, elements
@@ -202,11 +218,12 @@ class Inference:
 
     def _require(self, graph: Graph) -> bool:
         """Whether convolutions tell how small input dims cannot be; the inputs say so from now on."""
-        least = required(graph) if graph.of_kind("Conv") else {}
+        least = required(graph)
         for value in graph.inputs:
             for dim in value.shape or ():
                 if isinstance(dim, Symbol) and least.get(dim.key, 0) > dim.least:
-                    graph.retype(value, _with_dim(value.type, dim, Symbol(dim.key, dim.label, least[dim.key], dim.most)))
+                    known = Symbol(dim.key, dim.label, least[dim.key], dim.most)
+                    graph.retype(value, _with_dim(value.type, dim, known))
         return bool(least)
 
     def _settle(self, graph: Graph, doubt: Doubt, symbol: Symbol) -> bool:
@@ -222,7 +239,7 @@ class Inference:
         return True
 
     def _finds_failure(self, graph: Graph) -> bool:
-        live = _live_nodes(graph)
+        live = live_nodes(graph)
         for node in graph.order():
             if node in live and certainly_fails(node):
                 return True
@@ -332,17 +349,3 @@ def _with_dim(type: Type | None, symbol: Symbol, dim: Dim) -> Type | None:
     if not isinstance(type, TensorType) or type.shape is None or symbol not in type.shape:
         return type
     return TensorType(type.dtype, tuple(dim if known is symbol else known for known in type.shape))
-
-
-def _live_nodes(graph: Graph) -> dict[Node, None]:
-    """The nodes that the graph's outputs need."""
-    live: dict[Node, None] = {}
-    waiting = [graph.return_node]
-    while waiting:
-        node = waiting.pop()
-        for reader in (node, *node.nested()):
-            for value in reader.operands:
-                if value is not None and value.producer.graph is graph and value.producer not in live:
-                    live[value.producer] = None
-                    waiting.append(value.producer)
-    return live

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from graphopt.errors import ExecutionError
@@ -78,7 +79,15 @@ def _version(name: str) -> str:
         return ""
 
 
-def _wheels(wheels: list[str]) -> Finding:
+def _folder_of(wheel: str) -> str:
+    """Where a wheel put its files; wheels in one folder overwrite each other."""
+    return str(importlib.metadata.distribution(wheel).locate_file("onnxruntime"))
+
+
+def _wheels(wheels: list[str], folder_of: Callable[[str], str] = _folder_of) -> Finding:
+    if len(wheels) > 1 and len({folder_of(wheel) for wheel in wheels}) == len(wheels):
+        first = ", ".join(f"{wheel} {_version(wheel)} in {folder_of(wheel)}" for wheel in wheels)
+        return Finding("wheels", True, f"{first}; the one first on Python's path is used")
     if len(wheels) > 1:
         keep = next((name for name in wheels if name != "onnxruntime"), wheels[0])
         return Finding(

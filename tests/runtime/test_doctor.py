@@ -19,9 +19,10 @@ def test_the_report_names_what_runs() -> None:
 
 
 def test_two_wheels_over_each_other_are_found() -> None:
-    finding = diagnosis._wheels(["onnxruntime", "onnxruntime-gpu"])
+    finding = diagnosis._wheels(["onnxruntime", "onnxruntime-gpu"], lambda wheel: "site-packages")
     assert not finding.ok
     assert "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu" in finding.remedy
+    assert diagnosis._wheels(["onnxruntime", "onnxruntime-gpu"], lambda wheel: f"other/{wheel}").ok
     assert not diagnosis._wheels([]).ok
 
 

@@ -18,10 +18,11 @@ from graphopt.analysis.shapes import (
     views,
     windows,
 )
-from graphopt.analysis.shapes.common import TRANSFERS, Fact, Facts, Transfer, contents
+from graphopt.analysis.shapes.common import TRANSFERS, UNKNOWN, Fact, Facts, Transfer, contents
 
 __all__ = [
     "TRANSFERS",
+    "UNKNOWN",
     "Fact",
     "Facts",
     "Transfer",

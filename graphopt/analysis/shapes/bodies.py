@@ -20,10 +20,13 @@ from graphopt.ir.symbol import is_positive
 from graphopt.tensors import DType
 
 _ROUNDS = 3
+_MAX_TRIALS = 2
 
 
 class Runner(Protocol):
     """What infers the nodes of a body."""
+
+    trial_depth: int
 
     def run_graph(self, graph: Graph) -> None:
         """Infer one graph for good."""
@@ -142,7 +145,11 @@ def _fixpoint(
 ) -> list[Fact]:
     """What holds of the carried values before every iteration; each round that finds less keeps less."""
     count = len(carried)
-    for turn in range(_ROUNDS):
+    # Loops in loops in loops: each supposition about one would need others about those inside it.
+    rounds = _ROUNDS if runner.trial_depth < _MAX_TRIALS else 0
+    if not carried:
+        return carried
+    for turn in range(rounds):
         found = runner.try_graph(body, [*before, *carried, *after])[skip : skip + count]
         weaker = [either(old, new) for old, new in zip(carried, found, strict=True)]
         if weaker == carried:
