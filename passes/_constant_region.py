@@ -96,7 +96,21 @@ def is_foldable(node: Node, context: Context) -> bool:
         return False
     if effect_of(node) > Effect.PURE_MAY_FAIL:
         return False
-    return all(map(_is_plain, (node, *node.nested())))
+    return all(_is_plain(inner) and not _may_stack_nothing(inner) for inner in (node, *node.nested()))
+
+
+def _may_stack_nothing(node: Node) -> bool:
+    """True for a Loop that may run zero times and whose stacked results are read.
+
+    The runtime takes the dims of an empty stack from its own inference over the whole model and writes 0 where that
+    knows none, so a part of the model may give another shape.
+    """
+    body = node.bodies.get("body") if node.op_type == "Loop" else None
+    if body is None or not any(value.uses for value in node.results[len(body.inputs) - 2 :]):
+        return False
+    trips, goes = node.operand(0), node.operand(1)
+    runs = trips is None or (trips.const is not None and trips.const.scalar() > 0)
+    return not (runs and (goes is None or (goes.const is not None and bool(goes.const.scalar()))))
 
 
 def rounds(node: Node) -> bool:

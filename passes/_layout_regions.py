@@ -21,7 +21,7 @@ from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, hidden_bytes, 
 from passes._permutation import Perm, compose, identity, is_identity
 from passes._proofs import HALVES
 
-MAX_REGION = 2000
+MAX_REGION = 300
 """Nodes of one region; a larger one is done piece by piece."""
 _STAYS, _TURNS = "stays", "turns"
 

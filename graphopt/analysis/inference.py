@@ -32,8 +32,8 @@ from graphopt.tensors import DType
 _LOGGER = logging.getLogger(__name__)
 _CALLED_NODES = 200_000
 """How many nodes of local functions may be visited at their calls: functions that call functions grow fast."""
-_TRIAL_VISITS = 50_000
-"""How many nodes may be visited again to find dims that cannot be 0."""
+_FRUITLESS_TRIALS = 4
+"""After so many dims in a row of which nothing could be proved no more are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +202,17 @@ class Inference:
     def _find_bounds(self) -> None:
         """Find sizes of input dims with which no run succeeds, and infer again with that knowledge."""
         graph = self.model.graph
-        visits = _TRIAL_VISITS
         proved = self._require(graph)
+        tries = {True: _FRUITLESS_TRIALS, False: _FRUITLESS_TRIALS}
         for doubt in doubts(graph):
-            visits -= len(graph.order())
-            if visits < 0:
-                break
             dims = [dim for value in graph.inputs for dim in value.shape or ()]
             symbol = next((dim for dim in dims if isinstance(dim, Symbol) and dim.key == doubt.key), None)
-            if symbol is not None and doubt.is_open(symbol):
-                proved = self._settle(graph, doubt, symbol) or proved
+            kind = doubt.most is None
+            if symbol is None or not doubt.is_open(symbol) or not tries[kind]:
+                continue
+            is_settled = self._settle(graph, doubt, symbol)
+            proved = is_settled or proved
+            tries[kind] = _FRUITLESS_TRIALS if is_settled else tries[kind] - 1
         if proved:
             _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
             self.run_graph(graph)

@@ -160,7 +160,8 @@ class Graph(Structure):
         """Let a node read another value at one position.
 
         Raises:
-            EditError: the value is not visible in the node's graph, made by the node itself, or there is no such position.
+            EditError: the value is not visible in the node's graph, or made by the node itself; or there is no such
+                position.
         """
         self._require_own(node)
         old = node.operands
@@ -249,7 +250,7 @@ class Graph(Structure):
         self.tell(edits.Narrowed(self, node, old, new))
 
     def set_detail(self, name: str, detail: Any) -> None:
-        """Change what the file says beside nodes and values (`outputs`, `infos` …) by another object; None removes it."""
+        """Replace something the file says beside nodes and values (`outputs`, `infos` …); None removes it."""
         old = self.details.get(name)
         self._write_detail(name, detail)
         self.tell(edits.DetailSet(self, name, old, detail))

@@ -21,6 +21,7 @@ from graphopt.errors import InvariantViolationError
 from graphopt.ir.graph import Graph
 from graphopt.ir.model import Model
 from graphopt.ir.node import Kind, Node
+from graphopt.ir.order import stable_order
 from graphopt.ir.types import TensorType, contradict
 
 
@@ -59,9 +60,11 @@ def check_graph(graph: Graph, nodes: Iterable[Node] | None = None) -> None:
 
 
 def _check_acyclic(graph: Graph) -> None:
-    if not nx.is_directed_acyclic_graph(graph.nx):
+    try:
+        stable_order(graph.nx)
+    except nx.NetworkXUnfeasible:
         cycle = " -> ".join(repr(node) for node in graph.find_cycle()[:10])
-        raise InvariantViolationError(4, f"graph '{graph.name}' has a cycle: {cycle}")
+        raise InvariantViolationError(4, f"graph '{graph.name}' has a cycle: {cycle}") from None
 
 
 def _check_reads(node: Node) -> None:

@@ -200,12 +200,21 @@ class Structure:
         Nobody is told and nothing is checked: `sorted_nodes` finds cycles.
         """
         pairs = list(nodes)
+        self._edges.add_nodes_from(node for node, _ in pairs)
         for node, _ in pairs:
-            self._attach(node)
+            self._register(node)
+        add_edge = self._edges.add_edge
         for node, operands in pairs:
             node._operands = tuple(operands)
-            for index, value in enumerate(node._operands):
-                if value is not None:
+            for index, value in enumerate(operands):
+                if value is None:
+                    continue
+                if value.producer.graph is self:  # as _link does, in fewer steps: this is most of loading
+                    key = (node, index)
+                    value.uses[key] = None
+                    add_edge(value.producer, node, key)
+                    self.use_count += 1
+                else:
                     _link(value, node, index)
         graph: Structure | None = self
         while graph is not None:
@@ -213,16 +222,20 @@ class Structure:
 
     # --- what edits are made of -----------------------------------------------------------------------------------
 
-    def _attach(self, node: Node) -> None:
+    def _register(self, node: Node) -> None:
         node.graph = cast("Graph", self)
         if node.rank == 0:
             node.rank = self._next_rank
-        self._next_rank = max(self._next_rank, node.rank + 1)
-        self._edges.add_node(node)
+        if node.rank >= self._next_rank:
+            self._next_rank = node.rank + 1
         if node.kind is Kind.OPERATOR:
             self._kinds.setdefault((node.domain, node.op_type), {})[node] = None
         elif node.kind is Kind.INPUT:
             self._inputs[node] = None
+
+    def _attach(self, node: Node) -> None:
+        self._register(node)
+        self._edges.add_node(node)
         for index, value in enumerate(node.operands):
             if value is not None:
                 _link(value, node, index)

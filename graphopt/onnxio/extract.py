@@ -56,8 +56,11 @@ def extract(nodes: Sequence[Node], outputs: Sequence[Value], data: Mapping[Value
     home = nodes[0].graph
     assert home is not None
     model = ModelProto(ir_version=max(home.model.ir_version, _OLDEST_IR), graph=graph)
+    # Only what is used: a runtime refuses a model for importing an opset that it does not know.
+    used = {"", *(inner.domain for node in nodes for inner in (node, *node.nested()))}
     for domain, version in home.opsets.items():
-        model.opset_import.add(domain=domain, version=version)
+        if domain in used:
+            model.opset_import.add(domain=domain, version=version)
     return Extract(
         model,
         {_name(value): value for value in cutter.inputs},

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.message import EncodeError, Message
 
 from graphopt.errors import ModelError
 from graphopt.ir import Graph
+from graphopt.onnxio.collector import collector_paused
 from graphopt.onnxio.reader import ModelReader
 from graphopt.tensors import map_file
 
@@ -32,7 +31,8 @@ def load(source: Any) -> Graph:
     if isinstance(source, (str, os.PathLike)):
         return _load_file(os.fspath(source))
     data, folder = _serialized(source)
-    return _collector_paused(lambda: ModelReader(memoryview(data), None, folder).read().graph)
+    with collector_paused():
+        return ModelReader(memoryview(data), None, folder).read().graph
 
 
 def _load_file(path: str | bytes) -> Graph:
@@ -46,7 +46,8 @@ def _load_file(path: str | bytes) -> Graph:
         raise ModelError(f"'{path}' is empty; export the model again")
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        graph = _collector_paused(lambda: ModelReader(mapping.view, mapping, folder).read().graph)
+        with collector_paused():
+            graph = ModelReader(mapping.view, mapping, folder).read().graph
     except ModelError as error:
         error.args = (f"'{path}': {error.args[0]}", *error.args[1:])
         raise
@@ -90,14 +91,3 @@ def _from_onnx_ir(model: Any) -> tuple[Message, str | None]:
         raise ModelError("the model has external data in several folders; save it and give the path")
     message: Message = onnx_ir.to_proto(model)
     return message, next(iter(folders), None)
-
-
-def _collector_paused(action: Callable[[], Graph]) -> Graph:
-    """Building many long-lived objects with the cyclic collector on costs more than building them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return action()
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,18 +32,24 @@ class NodeParts:
     """What one `NodeProto` says.
 
     Attributes:
-        head: The message; its attributes may be missing.
+        name: The node's name.
+        op_type: Its operator.
+        domain: The operator's domain, "" for the standard one.
+        overload: Which of several functions of that name.
         inputs: Operand names, "" for an omitted one.
         outputs: Result names; omitted ones at the end are dropped.
         attributes: Attributes in IR form, without bodies.
         bodies: Where each body lies, by attribute; one of a list of graphs is `name[i]`.
     """
 
-    head: NodeProto
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
-    bodies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    name: str
+    op_type: str
+    domain: str
+    overload: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any]
+    bodies: dict[str, tuple[int, int]]
 
 
 def read_node(tensors: TensorReader, start: int, end: int) -> NodeParts:
@@ -52,47 +58,63 @@ def read_node(tensors: TensorReader, start: int, end: int) -> NodeParts:
     Raises:
         ModelError: it is damaged, or a name is not UTF-8.
     """
+    raw = bytes(tensors.view[start:end]) if end - start <= _SMALL else b""
     try:
-        parts = _read_node(tensors, start, end)
+        parts = (_parsed_whole(tensors, raw) if raw else None) or _walked(tensors, start, end)
     except DecodeError as error:
         raise ModelError(f"the node at byte {start} is damaged ({error}); fetch the file again") from error
-    head = parts.head
-    parts.inputs, parts.outputs = list(head.input), list(head.output)
-    names = (head.name, head.op_type, head.domain, head.overload, *parts.inputs, *parts.outputs, *parts.attributes)
-    if bytes in map(type, names):  # how protobuf hands over text that is not UTF-8
-        raise ModelError(f"the node at byte {start} has a name that is not UTF-8; export the model again")
-    while parts.outputs and not parts.outputs[-1]:
-        parts.outputs.pop()
+    if not raw or not raw.isascii():
+        words = (parts.name, parts.op_type, parts.domain, parts.overload)
+        if bytes in map(type, (*words, *parts.inputs, *parts.outputs, *parts.attributes)):
+            # This is how protobuf hands over text that is not UTF-8.
+            raise ModelError(f"the node at byte {start} has a name that is not UTF-8; export the model again")
+    outputs = parts.outputs
+    while outputs and not outputs[-1]:
+        outputs.pop()
     return parts
 
 
-def _read_node(tensors: TensorReader, start: int, end: int) -> NodeParts:
-    view = tensors.view
-    proto = _parsed_whole(view, start, end) if end - start <= _SMALL else None
-    if proto is not None and not any(item.HasField("g") or item.graphs for item in proto.attribute):
-        parts = NodeParts(proto)
-        for item in proto.attribute:
-            parts.attributes[item.name] = protos.attribute_value(item, tensors.from_proto)
-        return parts
-    head = bytearray()
+def _parts(head: NodeProto) -> NodeParts:
+    domain = head.domain
+    return NodeParts(
+        head.name,
+        head.op_type,
+        "" if domain == "ai.onnx" else domain,
+        head.overload,
+        list(head.input),
+        list(head.output),
+        {},
+        {},
+    )
+
+
+def _parsed_whole(tensors: TensorReader, raw: bytes) -> NodeParts | None:
+    """The parts of a message without bodies; None for others and where walking it will tell what is wrong."""
+    try:
+        proto = NodeProto.FromString(raw)
+    except DecodeError:
+        return None
+    parts = _parts(proto)
+    for item in proto.attribute:
+        if item.HasField("g") or item.graphs:
+            return None
+        parts.attributes[item.name] = protos.attribute_value(item, tensors.from_proto)
+    return parts
+
+
+def _walked(tensors: TensorReader, start: int, end: int) -> NodeParts:
+    """The parts of a message that may be large or have bodies."""
+    view, head = tensors.view, bytearray()
     attributes: list[tuple[int, int]] = []
     for number, kind, begin, payload, stop in fields(view, start, end):
         if number == 5 and kind == BYTES:
             attributes.append((payload, stop))
         else:
             head += view[begin:stop]
-    parts = NodeParts(NodeProto.FromString(bytes(head)))
+    parts = _parts(NodeProto.FromString(bytes(head)))
     for place in attributes:
         _read_attribute(tensors, *place, parts)
     return parts
-
-
-def _parsed_whole(view: memoryview, start: int, end: int) -> NodeProto | None:
-    try:
-        proto: NodeProto = NodeProto.FromString(bytes(view[start:end]))
-    except DecodeError:
-        return None  # walking it tells what is wrong, and where
-    return proto
 
 
 def _read_attribute(tensors: TensorReader, start: int, end: int, parts: NodeParts) -> None:
@@ -121,10 +143,9 @@ def _read_attribute(tensors: TensorReader, start: int, end: int, parts: NodePart
 
 def constant_tensor(parts: NodeParts) -> Tensor | None:
     """The data of a `Constant` node; None for any other node, and where it is sparse or the caller's of a function."""
-    head = parts.head
-    if head.op_type != "Constant" or head.domain not in ("", "ai.onnx") or len(parts.outputs) != 1 or parts.inputs:
+    if parts.op_type != "Constant" or parts.domain or parts.inputs or parts.bodies:
         return None
-    if len(parts.attributes) != 1 or parts.bodies:
+    if len(parts.outputs) != 1 or len(parts.attributes) != 1:
         return None
     ((name, value),) = parts.attributes.items()
     if isinstance(value, Tensor):

@@ -48,14 +48,15 @@ class Scope:
             scope = scope.outer
         return None
 
-    def lookup(self, name: str, who: str) -> Value:
-        """The value of that name.
+    def lookup(self, name: str, reader: Node) -> Value:
+        """The value of that name, which a node reads.
 
         Raises:
             ModelError: there is none.
         """
         value = self.get(name)
         if value is None:
+            who = f"node '{reader.name or reader.op_type}'" if reader.is_operator else "an output of the graph"
             raise ModelError(f"{who} reads '{name}', which nothing defines; export the model again")
         return value
 
@@ -250,9 +251,7 @@ class ModelReader:
         node.is_new = False
         return node
 
-    def graph_input(
-        self, graph: Graph, declaration: Declaration, initializers: dict[str, Node], is_main: bool
-    ) -> Node:
+    def graph_input(self, graph: Graph, declaration: Declaration, initializers: dict[str, Node], is_main: bool) -> Node:
         """The source of one listed input: an input, or an initializer that is merely listed."""
         name, raw, declared = declaration
         default = initializers.get(name)
@@ -269,9 +268,7 @@ class ModelReader:
             initializers[name] = node
         return node
 
-    def declarations(
-        self, graph: Graph, infos: list[Declaration], scope: Scope, *, is_typed: bool = True
-    ) -> None:
+    def declarations(self, graph: Graph, infos: list[Declaration], scope: Scope, *, is_typed: bool = True) -> None:
         """What the file says of the types of inner values; of a value said twice, the last."""
         kept: list[tuple[Value | None, bytes]] = []
         graph.details["infos"] = kept
@@ -307,8 +304,7 @@ class ModelReader:
         for start, end in places:
             parts = read_node(self.tensors, start, end)
             node = self.node(graph, parts)
-            head = parts.head
-            names = (head.name, *parts.inputs, "", *parts.outputs)
+            names = (parts.name, *parts.inputs, "", *parts.outputs)
             node.is_new = False
             node.origin = Origin(Form.NODE, self.view[start:end], names, node.attributes)
             for value, name in zip(node.results, parts.outputs, strict=True):
@@ -320,31 +316,30 @@ class ModelReader:
 
     def node(self, graph: Graph, parts: NodeParts) -> Node:
         """The detached node, without operands; a `Constant` becomes a constant."""
-        head, tensor = parts.head, constant_tensor(parts)
-        serial = graph.model.next_serial()
+        tensor, serial = constant_tensor(parts), graph.model.next_serial()
         if tensor is not None:
-            node = Node(serial, Kind.CONSTANT, results=1, tensor=tensor, name=head.name)
+            node = Node(serial, Kind.CONSTANT, results=1, tensor=tensor, name=parts.name)
             node.stored_as_node = True
             node.results[0].type = TensorType(tensor.dtype, tensor.shape)
             return node
         return Node(
             serial,
             Kind.OPERATOR,
-            head.op_type,
-            _plain_domain(head.domain),
+            parts.op_type,
+            parts.domain,
             results=len(parts.outputs),
             attributes=parts.attributes,
-            name=head.name,
-            overload=head.overload,
+            name=parts.name,
+            overload=parts.overload,
         )
 
     def connect(self, graph: Graph, nodes: list[tuple[Node, NodeParts]], scope: Scope) -> None:
         """Put the nodes into the graph, then read their bodies, which may capture any of them."""
-        pairs = []
-        for node, parts in nodes:
-            who = f"node '{node.name or node.op_type}'"
-            pairs.append((node, [scope.lookup(name, who) if name else None for name in parts.inputs]))
-        graph.populate(pairs)
+        here = scope.values
+        graph.populate(
+            (node, [here.get(name) or scope.lookup(name, node) if name else None for name in parts.inputs])
+            for node, parts in nodes
+        )
         for node, parts in nodes:
             for name, place in parts.bodies.items():
                 self.graph(graph.make_body(node, name), *place, Scope(scope))
@@ -355,7 +350,7 @@ class ModelReader:
         Raises:
             ModelError: an output is not defined, or nodes feed each other.
         """
-        graph.set_outputs([scope.lookup(name, f"output of graph '{graph.name}'") for name in outputs])
+        graph.set_outputs([scope.lookup(name, graph.return_node) for name in outputs])
         try:
             graph.sorted_nodes()
         except EditError as error:

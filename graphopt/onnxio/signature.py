@@ -26,12 +26,7 @@ def fix_dims(graph: Graph, sizes: Mapping[str, int]) -> None:
                 axes[axis] = sizes[dim.label]
                 found.add(dim.label)
         _fix(graph, value, axes)
-    names = {
-        dim.label
-        for value in graph.inputs
-        for dim in (value.shape or ())
-        if isinstance(dim, Symbol)
-    }
+    names = {dim.label for value in graph.inputs for dim in (value.shape or ()) if isinstance(dim, Symbol)}
     for name in sizes:
         if name not in found:
             raise UsageError(f"no input has a free dim called '{name}'; {_choices('free dims', name, names)}")

@@ -36,5 +36,3 @@ def print_text(model: ModelProto) -> str:
     from onnx import printer
 
     return str(printer.to_text(model))
-
-

@@ -10,6 +10,7 @@ from onnx import AttributeProto, FunctionProto, ModelProto, OperatorSetIdProto, 
 from graphopt.errors import ModelError
 from graphopt.ir import Form, Function, Graph, Kind, Model, Node, Value, contradict
 from graphopt.onnxio import protos
+from graphopt.onnxio.collector import collector_paused
 from graphopt.onnxio.external import ExternalFiles
 from graphopt.onnxio.metadata import is_replaced, write_stamp
 from graphopt.onnxio.names import Names, names_of
@@ -51,7 +52,8 @@ def write_model(model: Model, place: Place | None = None, stamp: Mapping[str, st
     for number, piece in kept:
         if number < 7:
             out.raw(piece)
-    out.message(7, _Writer(model, place).main())
+    with collector_paused():
+        out.message(7, _Writer(model, place).main())
     if dict(model.graph.opsets) == details.get("opsets"):
         for piece in details["import_fields"]:
             out.raw(piece)
@@ -168,7 +170,9 @@ class _Writer:
         """True if a constant must or should be a `Constant` node."""
         if constant.tensor is None:
             return False  # sparse
-        if constant.stored_as_node or (self.is_function and constant.graph is not None and constant.graph.owner is None):
+        if constant.stored_as_node:
+            return True
+        if self.is_function and constant.graph is not None and constant.graph.owner is None:
             return True
         # Before IR version 4 an initializer must be listed as an input.
         return self.model.ir_version < 4 and constant.results[0].declared is None and constant.origin is None
@@ -382,7 +386,8 @@ class _Writer:
         assert node.tensor is not None
         entries = None if self.place is None else self.place(self.names.of[node.results[0]], node.tensor)
         value = _attribute_fields(original).get("value", memoryview(b""))
-        message = next((value[begin:end] for number, _, _, begin, end in fields(value, 0, len(value)) if number == 5), None)
+        places = (place for place in fields(value, 0, len(value)) if place[0] == 5)
+        message = next((value[begin:end] for _, _, _, begin, end in places), None)
         attribute = Message()
         attribute.text(1, "value")
         attribute.message(5, write_tensor(node.tensor, name_in(message), entries, message))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphopt.ir import Edit, Erased, Inserted, Model, Retyped
 from graphopt.records import Rewrite
@@ -17,13 +17,23 @@ class Mark:
     number: int
 
 
+@dataclass(slots=True)
+class _Open:
+    """A rewrite that may still grow."""
+
+    number: int
+    rule: str
+    erased: list[str] = field(default_factory=list)
+    inserted: list[str] = field(default_factory=list)
+
+
 class Recorder:
     """Numbers and counts rewrites; an edit outside any group is a rewrite of its own."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self.edits = 0
-        self.rewrites: list[Rewrite] = []
+        self._open: list[_Open] = []
 
     def on_edit(self, edit: Edit) -> None:
         """Count an edit; learning more of a type changes nothing."""
@@ -34,27 +44,33 @@ class Recorder:
         if name is None:
             self._model.rewrites += 1
             name, number = "edit", self._model.rewrites
-        if not self.rewrites or self.rewrites[-1].number != number:
-            self.rewrites.append(Rewrite(number, name, (), ()))
-        last = self.rewrites[-1]
+        if not self._open or self._open[-1].number != number:
+            self._open.append(_Open(number, name))
+        last = self._open[-1]
         if isinstance(edit, Erased):
-            label = edit.node.name or edit.node.op_type or edit.node.kind.value
-            self.rewrites[-1] = Rewrite(number, last.rule, (*last.erased, label), last.inserted)
+            last.erased.append(edit.node.name or edit.node.op_type or edit.node.kind.value)
         elif isinstance(edit, Inserted):
-            label = edit.node.op_type or edit.node.kind.value
-            self.rewrites[-1] = Rewrite(number, last.rule, last.erased, (*last.inserted, label))
+            last.inserted.append(edit.node.op_type or edit.node.kind.value)
+
+    @property
+    def rewrites(self) -> list[Rewrite]:
+        """Every rewrite so far."""
+        return self._records(0)
+
+    def _records(self, first: int) -> list[Rewrite]:
+        return [Rewrite(item.number, item.rule, tuple(item.erased), tuple(item.inserted)) for item in self._open[first:]]
 
     def mark(self) -> Mark:
         """Where the record stands."""
-        return Mark(self.edits, len(self.rewrites), self._model.rewrites)
+        return Mark(self.edits, len(self._open), self._model.rewrites)
 
     def since(self, mark: Mark) -> list[Rewrite]:
         """The rewrites made since a mark."""
-        return self.rewrites[mark.rewrites :]
+        return self._records(mark.rewrites)
 
     def reset(self, mark: Mark) -> None:
         """Forget what was rolled back; numbers are given out again."""
-        del self.rewrites[mark.rewrites :]
+        del self._open[mark.rewrites :]
         self.edits = mark.edits
         self._model.rewrites = mark.number
 

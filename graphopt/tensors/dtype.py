@@ -105,9 +105,7 @@ _SUB_BYTE_BITS = {
 }
 _SIGNED = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64, DType.INT4, DType.INT2})
 _UNSIGNED = frozenset({DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.UINT4, DType.UINT2})
-_FLOATS = frozenset(
-    {DType.DOUBLE, DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.startswith("FLOAT")}
-)
+_FLOATS = frozenset({DType.DOUBLE, DType.BFLOAT16} | {dtype for dtype in DType if dtype.name.startswith("FLOAT")})
 assert ml_dtypes  # its import registers bfloat16, float8 and the sub-byte types with numpy
 
 

@@ -26,14 +26,16 @@ main (float[2] x, bool c, int64 n) => (float[2] y, float[2] z)
         },
         else_branch = else_graph () => (float[2] else_out) {
             q = Neg(a)
-            else_out = Loop (n, c, q) <body = loop_body (int64 i, bool going, float[2] state) => (bool going_out, float[2] state_out) {
+            else_out = Loop (n, c, q) <
+                body = loop_body (int64 i, bool going, float[2] state) => (bool going_out, float[2] state_out) {
                 going_out = Identity(going)
                 r = Add(state, k)
                 state_out = If (going) <
                     then_branch = deep_then () => (float[2] deep_out) { deep_out = Sub(r, a) },
                     else_branch = deep_else () => (float[2] deep_else_out) { deep_else_out = Identity(w) }
                 >
-            }>
+            }
+            >
         }
     >
     joined = Concat<axis = 0>(s, t)

@@ -57,7 +57,17 @@ def test_a_body_comes_into_the_graph_around() -> None:
     graph.replace_uses(owner.result, values[0])
     graph.erase(owner)
     check_model(graph.model)
-    assert [node.op_type for node in graph.order()] == ["Relu", "Split", "Add", "Mul", "Concat", "F", "Add", "Sub", "Exp"]
+    assert [node.op_type for node in graph.order()] == [
+        "Relu",
+        "Split",
+        "Add",
+        "Mul",
+        "Concat",
+        "F",
+        "Add",
+        "Sub",
+        "Exp",
+    ]
     proto = to_proto(graph)
     assert ["b"] in [node.output for node in proto.graph.node if node.op_type == "Mul"]
 

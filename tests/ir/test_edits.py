@@ -212,7 +212,7 @@ def test_nothing_reads_itself() -> None:
 
 def test_what_is_read_is_not_erased() -> None:
     graph = nested()
-    with pytest.raises(EditError, match="still read by .*Split.*replace its uses first"):
+    with pytest.raises(EditError, match=r"still read by .*Split.*replace its uses first"):
         graph.erase(find(graph, "a").producer)
     y = find(graph, "y")
     with pytest.raises(EditError, match="still read by return"):
@@ -355,7 +355,7 @@ def test_fewer_results() -> None:
     x = floats(graph)
     drop = graph.make_node("Split", [x], results=3, attributes={"axis": 0})
     graph.insert(drop)
-    first, second, third = drop.results
+    first, _, third = drop.results
     add(graph, "Relu", third)
     with pytest.raises(EditError, match="still read"):
         graph.set_results(drop, [first])

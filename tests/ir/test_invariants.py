@@ -120,5 +120,7 @@ def test_what_the_file_brought_is_the_files_affair() -> None:
 
     from graphopt.onnxio import load
 
-    graph = load(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (y) { y = Relu(x, x) }'))
+    graph = load(
+        parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (y) { y = Relu(x, x) }')
+    )
     check_model(graph.model)

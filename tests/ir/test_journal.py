@@ -69,7 +69,9 @@ class Editor:
         graph = self.graph()
         op_type = self.random.choice(["Relu", "Add", "Concat", "Identity", "Sum"])
         operands = [self.pick(graph) for _ in range(2 if op_type == "Add" else 1)]
-        node = graph.make_node(op_type, operands, attributes={"axis": 0} if op_type == "Concat" else {}, name=self.name())
+        node = graph.make_node(
+            op_type, operands, attributes={"axis": 0} if op_type == "Concat" else {}, name=self.name()
+        )
         graph.insert(node, rank=self.random.choice([None, operands[0].producer.rank + 1]))
 
     def insert_if(self) -> None:
@@ -113,7 +115,9 @@ class Editor:
     def attribute(self) -> None:
         node = self.node(Kind.OPERATOR)
         assert node.graph is not None
-        node.graph.set_attribute(node, self.random.choice(["axis", "alpha", "mine"]), self.random.choice([None, 1, (2, 3)]))
+        node.graph.set_attribute(
+            node, self.random.choice(["axis", "alpha", "mine"]), self.random.choice([None, 1, (2, 3)])
+        )
 
     def retype(self) -> None:
         graph = self.graph()

@@ -106,7 +106,7 @@ def test_cycles_are_named() -> None:
     a, b = find(graph, "a"), find(graph, "b")
     a.producer.name = "the_relu"
     graph.set_operand(a.producer, 0, b)
-    with pytest.raises(EditError, match="(the_relu -> If|If -> the_relu); make one"):
+    with pytest.raises(EditError, match=r"(the_relu -> If|If -> the_relu); make one"):
         graph.sorted_nodes()
     assert {node.op_type for node in graph.find_cycle()} == {"Relu", "If"}
     graph.set_operand(a.producer, 0, find(graph, "x"))

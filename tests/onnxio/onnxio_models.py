@@ -137,6 +137,7 @@ def functions() -> ModelProto:
 @zoo
 def sparse() -> ModelProto:
     """Sparse initializers, one of them the default of an input, and a sparse constant."""
+
     def of(name: str) -> Any:
         values = helper.make_tensor(name, TensorProto.FLOAT, [2], [1.0, 2.0])
         return helper.make_sparse_tensor(values, helper.make_tensor("", TensorProto.INT64, [2], [0, 3]), [4])
@@ -233,7 +234,9 @@ def element_types() -> ModelProto:
         dtype = helper.tensor_dtype_to_np_dtype(code)
         array = np.array([1, 0, 1]).astype(dtype)
         raw = numpy_helper.from_array(array, f"{name}_raw")
-        typed = helper.make_tensor(f"{name}_typed", code, [3], array.astype(np.complex64 if "COMPLEX" in name else np.float32))
+        typed = helper.make_tensor(
+            f"{name}_typed", code, [3], array.astype(np.complex64 if "COMPLEX" in name else np.float32)
+        )
         tensors += [raw, typed]
     tensors.append(numpy_helper.from_array(np.zeros((0, 2), np.float32), "empty"))
     tensors.append(TensorProto(name="empty_typed", data_type=TensorProto.INT64, dims=[0]))
@@ -321,7 +324,11 @@ def shadowed() -> ModelProto:
         [info("go", [], TensorProto.BOOL), info("x_next")], [numbers("w", 5, 6)],
     )  # fmt: skip
     nodes = [node("Add", ["x", "w"], ["h"]), node("Loop", ["n", "c", "h"], ["y"], body=body)]
-    initializers = [numbers("w", 1, 2), numpy_helper.from_array(np.int64(2), "n"), numpy_helper.from_array(np.array(True), "c")]
+    initializers = [
+        numbers("w", 1, 2),
+        numpy_helper.from_array(np.int64(2), "n"),
+        numpy_helper.from_array(np.array(True), "c"),
+    ]
     return model_of(nodes, initializers=initializers)
 
 
@@ -345,7 +352,9 @@ def omitted() -> ModelProto:
     ]
     weights = [numpy_helper.from_array(np.zeros((1, 8, size), np.float32), name) for name, size in (("w", 3), ("r", 2))]
     outputs = [info("y"), info("hidden", None)]
-    return model_of(nodes, [info("x"), info("q", [4, 1, 3])], outputs, [*weights, numpy_helper.from_array(np.float32(6), "high")])
+    return model_of(
+        nodes, [info("x"), info("q", [4, 1, 3])], outputs, [*weights, numpy_helper.from_array(np.float32(6), "high")]
+    )
 
 
 @zoo

@@ -79,7 +79,9 @@ def external_model(folder: Path, count: int) -> Path:
     nodes = []
     with (folder / "weights").open("wb") as data:
         for index in range(count):
-            tensor = TensorProto(name=f"w{index}", data_type=TensorProto.FLOAT, dims=[GIB // 4], data_location=TensorProto.EXTERNAL)
+            tensor = TensorProto(
+                name=f"w{index}", data_type=TensorProto.FLOAT, dims=[GIB // 4], data_location=TensorProto.EXTERNAL
+            )
             for key, value in (("location", "weights"), ("offset", str(index * GIB)), ("length", str(GIB))):
                 tensor.external_data.add(key=key, value=value)
             tensors.append(tensor)

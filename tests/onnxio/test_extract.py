@@ -144,6 +144,14 @@ def test_the_extract_is_a_valid_model_at_its_opset() -> None:
     np.testing.assert_array_equal(run(graph)["y"], [1, 2, 3])
 
 
+def test_only_the_opsets_in_use_are_imported() -> None:
+    text = "() => (float[2] y) <float[2] a = {1, 4}> { y = Sqrt(a) }"
+    graph = load(parse_text(text, {"": 17, "ai.onnx.ml": 99, "vendor": 3}))
+    cut = extract(graph.order(), graph.outputs, {})
+    assert [entry.domain for entry in cut.model.opset_import] == [""]
+    np.testing.assert_array_equal(run(graph)["y"], [1, 2])
+
+
 @pytest.mark.parametrize("name", ["INT4", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT16"])
 def test_every_element_type_goes_through(name: str) -> None:
     # Rounding from float to the type and back tells whether its elements arrived.

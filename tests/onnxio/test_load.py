@@ -33,7 +33,7 @@ def test_every_form_of_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", [None, 7, object(), TensorProto, [b""]])
 def test_what_is_no_model(source: object) -> None:
-    with pytest.raises(ModelError, match="give a path, bytes, a ModelProto, an onnx_ir.Model or an ONNXProgram"):
+    with pytest.raises(ModelError, match=r"give a path, bytes, a ModelProto, an onnx_ir.Model or an ONNXProgram"):
         load(source)
 
 

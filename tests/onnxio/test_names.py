@@ -68,7 +68,10 @@ def exported(graph: Graph, **feeds: Any) -> ModelProto:
 
 
 def test_what_takes_an_outputs_place_takes_its_name() -> None:
-    model = model_of([node("Relu", ["x"], ["h"]), node("Identity", ["h"], ["y"]), node("Neg", ["h"], ["z"])], outputs=[info("y"), info("z")])
+    model = model_of(
+        [node("Relu", ["x"], ["h"]), node("Identity", ["h"], ["y"]), node("Neg", ["h"], ["z"])],
+        outputs=[info("y"), info("z")],
+    )
     graph = load(model)
     bypass(graph, "y")
     proto = exported(graph)
@@ -82,7 +85,9 @@ def test_an_input_under_an_outputs_name_needs_an_identity() -> None:
     graph = load(model_of([node("Identity", ["x"], ["y"], name="only")]))
     bypass(graph, "y")
     proto = exported(graph)
-    assert [(item.op_type, list(item.input), list(item.output)) for item in proto.graph.node] == [("Identity", ["x"], ["y"])]
+    assert [(item.op_type, list(item.input), list(item.output)) for item in proto.graph.node] == [
+        ("Identity", ["x"], ["y"])
+    ]
     np.testing.assert_equal(run(proto, x=X), [X])
 
 
@@ -169,13 +174,18 @@ def test_a_body_that_returns_an_outer_value_needs_an_identity(branch: bool) -> N
         body.set_outputs([value(graph, "a")])
     proto = exported(graph)
     bodies = [attribute.g for attribute in proto.graph.node[1].attribute]
-    assert [[item.op_type for item in body.node] for body in bodies] == [["Add", "Neg", "Identity"], ["Sub", "Abs", "Identity"]]
+    assert [[item.op_type for item in body.node] for body in bodies] == [
+        ["Add", "Neg", "Identity"],
+        ["Sub", "Abs", "Identity"],
+    ]
     assert [body.output[0].name for body in bodies] == [body.node[-1].output[0] for body in bodies]
     np.testing.assert_equal(run(proto, x=X, c=np.array(branch)), [2 * np.maximum(X, 0)])
 
 
 def test_a_body_that_returns_a_value_twice_needs_an_identity() -> None:
-    two = text(BRANCHES.replace("    b = If", "    b, extra = If").replace("(float[2] r) {", "(float[2] r, float[2] p) {"))
+    two = text(
+        BRANCHES.replace("    b = If", "    b, extra = If").replace("(float[2] r) {", "(float[2] r, float[2] p) {")
+    )
     graph = load(two)
     owner = value(graph, "b").producer
     body = owner.bodies["then_branch"]
@@ -262,7 +272,9 @@ def test_a_function_that_returns_its_operand_needs_an_identity() -> None:
     function.graph.erase(function.graph.constants()[0])
     back = to_proto(graph)
     written = back.functions[1]
-    assert [(item.op_type, list(item.input), list(item.output)) for item in written.node] == [("Identity", ["a"], ["o"])]
+    assert [(item.op_type, list(item.input), list(item.output)) for item in written.node] == [
+        ("Identity", ["a"], ["o"])
+    ]
     assert list(written.output) == ["o"]
 
 
@@ -279,7 +291,15 @@ def test_a_function_with_other_outputs() -> None:
 
 def test_what_is_new_is_named_uniquely() -> None:
     names = ["relu_output", "Relu", "relu_output_1"]
-    graph = load(model_of([node("Relu", ["x"], [names[0]], name=names[1]), node("Relu", [names[0]], [names[2]]), node("Relu", [names[2]], ["y"])]))
+    graph = load(
+        model_of(
+            [
+                node("Relu", ["x"], [names[0]], name=names[1]),
+                node("Relu", [names[0]], [names[2]]),
+                node("Relu", [names[2]], ["y"]),
+            ]
+        )
+    )
     last = graph.outputs[0]
     for _ in range(3):
         new = graph.make_node("Relu", [last])

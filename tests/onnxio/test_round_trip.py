@@ -333,7 +333,7 @@ def test_of_initializers_with_one_name_the_last_counts() -> None:
     ("model", "message"),
     [
         (lambda: model_of([node("Relu", ["gone"], ["y"])]), "node 'Relu' reads 'gone', which nothing defines"),
-        (lambda: model_of([], outputs=[info("gone")]), "output of graph 'main' reads 'gone'"),
+        (lambda: model_of([], outputs=[info("gone")]), "an output of the graph reads 'gone'"),
         (lambda: model_of([node("Relu", ["x"], ["y"])] * 2), "two values are called 'y'"),
         (lambda: model_of([node("Relu", ["y"], ["x"]), node("Neg", ["x"], ["y"])]), "two values are called 'x'"),
         (lambda: model_of([], [info("x"), info("x")], [info("x")]), "two inputs are called 'x'"),
@@ -352,8 +352,11 @@ def test_what_cannot_be_meant(model: object, message: str) -> None:
 
 def test_a_cycle_through_a_body_is_found() -> None:
     body = helper.make_graph([node("Neg", ["y"], ["n"])], "body", [], [info("n")])
-    nodes = [node("If", ["c"], ["z"], name="the_if", then_branch=body, else_branch=body), node("Relu", ["z"], ["y"], name="r")]
-    with pytest.raises(ModelError, match="(the_if -> r|r -> the_if)"):
+    nodes = [
+        node("If", ["c"], ["z"], name="the_if", then_branch=body, else_branch=body),
+        node("Relu", ["z"], ["y"], name="r"),
+    ]
+    with pytest.raises(ModelError, match=r"(the_if -> r|r -> the_if)"):
         load(model_of(nodes, [info("x"), info("c", [], TensorProto.BOOL)]))
 
 

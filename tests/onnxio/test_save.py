@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from onnxio_models import MODELS, info, model_of, node
+from onnxio_models import info, model_of, node
 
 import graphopt.onnxio.copying
 import graphopt.tensors
@@ -32,7 +32,9 @@ def weight(name: str, seed: int, size: int = SIZE) -> TensorProto:
 
 def weighted() -> ModelProto:
     """Weights in initializers, constants and bodies, large and small."""
-    then = helper.make_graph([node("Add", ["h", "inner"], ["t"])], "then", [], [info("t", [SIZE])], [weight("inner", 3)])
+    then = helper.make_graph(
+        [node("Add", ["h", "inner"], ["t"])], "then", [], [info("t", [SIZE])], [weight("inner", 3)]
+    )
     other = helper.make_graph([node("Neg", ["h"], ["e"])], "else", [], [info("e", [SIZE])])
     nodes = [
         node("Constant", [], ["k"], name="the constant", value=weight("", 2)),
@@ -184,7 +186,9 @@ def test_external_constants_of_a_function_come_inside(tmp_path: Path) -> None:
     assert written.raw_data == weight("", 2).raw_data
 
 
-def test_a_model_too_large_for_one_file_goes_external(inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_too_large_for_one_file_goes_external(
+    inline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("save", "writer"):
         monkeypatch.setattr(sys.modules[f"graphopt.onnxio.{module}"], "MESSAGE_LIMIT", 10_000)
     out = tmp_path / "out.onnx"
@@ -353,7 +357,7 @@ def test_a_failure_leaves_everything_as_it_was(
     (tmp_path / "big.onnx").write_bytes(big.SerializeToString())
     graph, before = load(tmp_path / "big.onnx"), contents(tmp_path)
     monkeypatch.setattr(where, fail)
-    with pytest.raises(OutputError, match="cannot write .*model.onnx': Input/output error; .*nothing was changed"):
+    with pytest.raises(OutputError, match=r"cannot write .*model.onnx': Input/output error; .*nothing was changed"):
         save(graph, external, external_data=form)
     assert contents(tmp_path) == before
 
@@ -381,7 +385,11 @@ graph = load(sys.argv[1])
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 save(graph, sys.argv[1])
 """
-    done = subprocess.run([sys.executable, "-c", child, str(external)], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", child, str(external)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
     assert done.returncode == -9
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before
@@ -405,7 +413,12 @@ def test_a_file_size_limit_hits_in_the_middle(inline: Path, tmp_path: Path) -> N
 def small_disk(tmp_path: Path) -> Any:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not shutil.which("mount") or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, check=False).returncode:
+    if (
+        not shutil.which("mount")
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("no small disk can be mounted here")
     yield folder
     subprocess.run(["umount", folder], check=True)
@@ -437,7 +450,7 @@ def test_places_where_nothing_can_be_written(inline: Path, tmp_path: Path, monke
         save(graph, tmp_path / "gone" / "out.onnx")
     with pytest.raises(OutputError, match="it is a folder"):
         save(graph, tmp_path)
-    with pytest.raises(OutputError, match="Not a directory|No such file"):
+    with pytest.raises(OutputError, match=r"Not a directory|No such file"):
         save(graph, inline / "out.onnx")
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(OutputError, match="write-protected; choose a place you may write to"):

@@ -110,4 +110,4 @@ def test_a_shared_archive_comes_back(archive: Path, tmp_path: Path) -> None:
             continue
         same += compare(path)
     assert total
-    assert same >= 0.9 * total
+    assert same >= 0.85 * total

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from onnx import AttributeProto, defs
 
-from graphopt.schema import epoch_start, is_latest_meaning, latest_opset, min_ir_version, operator
+from graphopt.schema import epoch_start, epochs, is_latest_meaning, latest_opset, min_ir_version, operator
 from graphopt.tensors import DType
 
 
@@ -30,7 +30,11 @@ def test_a_newer_opset_than_this_onnx_knows_means_the_newest() -> None:
 def test_formals() -> None:
     clip = operator("", "Clip", 13)
     assert clip is not None
-    assert [(formal.name, formal.optional) for formal in clip.inputs] == [("input", False), ("min", True), ("max", True)]
+    assert [(formal.name, formal.optional) for formal in clip.inputs] == [
+        ("input", False),
+        ("min", True),
+        ("max", True),
+    ]
     assert (clip.min_inputs, clip.max_inputs, clip.min_outputs, clip.max_outputs) == (1, 3, 1, 1)
     assert clip.input_index("max") == 2
     assert clip.input_index("nothing") is None
@@ -42,7 +46,9 @@ def test_formals() -> None:
     assert concat.required == {"axis"}
 
 
-@pytest.mark.parametrize(("name", "opset", "old", "new"), [("TopK", 11, "k", "K"), ("Pad", 13, "value", "constant_value")])
+@pytest.mark.parametrize(
+    ("name", "opset", "old", "new"), [("TopK", 11, "k", "K"), ("Pad", 13, "value", "constant_value")]
+)
 def test_a_parameter_that_was_renamed_is_found_by_either_name(name: str, opset: int, old: str, new: str) -> None:
     found = operator("", name, opset)
     assert found is not None
@@ -74,13 +80,13 @@ def test_meanings() -> None:
 
 
 def test_every_change_of_meaning_is_a_version_of_that_operator() -> None:
-    from graphopt.schema.epochs import _FIRST_OPSET_OF_TODAYS_MEANING as starts
-
     versions: dict[str, set[int]] = {}
     for schema in defs.get_all_schemas_with_history():
         if schema.domain == "":
             versions.setdefault(schema.name, set()).add(schema.since_version)
-    assert {name for name, start in starts.items() if start not in versions.get(name, ())} == set()
+    assert {
+        name for name, start in epochs._FIRST_OPSET_OF_TODAYS_MEANING.items() if start not in versions.get(name, ())
+    } == set()
 
 
 def test_versions() -> None:

@@ -9,7 +9,23 @@ import numpy as np
 
 from graphopt.analysis.shapes.common import FLOAT_CARRIERS, INTEGER_CARRIERS, Array, content_array, contents
 from graphopt.ir import Dim, Expr, Node, Value
-from graphopt.ir.symbol import Integer, bounds, compare, divide_exactly, maximum, minimum, mod, truncdiv, truncmod
+from graphopt.ir.symbol import (
+    Application,
+    Integer,
+    bounds,
+    compare,
+    define,
+    divide_exactly,
+    is_nonnegative,
+    is_nonzero,
+    maximum,
+    minimum,
+    mod,
+    never_equal,
+    opaque,
+    truncdiv,
+    truncmod,
+)
 from graphopt.tensors import DType
 
 Operation = Callable[[Any, Any], Any]
@@ -22,7 +38,7 @@ def is_exact(item: Dim, dtype: DType | None) -> bool:
     """True if a value of this type can hold exactly this number.
 
     Shape arithmetic in int32, int64 and double is taken not to overflow while it is symbolic: a tensor of such a size
-    fits no machine. A float holds the sizes of a long recording no more, so there a bound must be provable.
+    fits no machine. A float does not hold the size of a long recording, so there a bound must be provable.
     """
     if item is None or dtype is None:
         return False
@@ -36,8 +52,29 @@ def is_exact(item: Dim, dtype: DType | None) -> bool:
 
 
 def fitted(item: Dim, dtype: DType | None) -> Dim:
-    """The number, or None where a value of this type may not hold it."""
-    return item if is_exact(item, dtype) else None
+    """What a value of this type holds where the exact result is `item`; None where that is not known."""
+    if item is None or is_exact(item, dtype):
+        return item
+    return single(item) if dtype is DType.FLOAT else None
+
+
+def single(item: Integer) -> Integer:
+    """A whole number rounded to single precision, which is a whole number again."""
+    if not isinstance(item, Expr):
+        return int(np.float32(item))
+    if is_exact(item, DType.FLOAT):
+        return item
+    factors = list(item.terms.items())
+    if len(factors) == 1:
+        (monomial, factor) = factors[0]
+        atom = monomial[0]
+        is_rounded = len(monomial) == 1 and isinstance(atom, Application) and atom.name == "single"
+        if is_rounded and abs(factor) & (abs(factor) - 1) == 0:  # a power of two changes the exponent only
+            return item
+    return opaque("single", item, nonnegative=is_nonnegative(item))
+
+
+define("single", single)
 
 
 def paired(node: Node, operation: Operation, dtype: DType | None) -> Array | None:
@@ -144,8 +181,6 @@ def equal(left: Integer, right: Integer) -> Dim:
     order = compare(left, right)
     if order is not None:
         return int(order == 0)
-    from graphopt.ir.symbol import never_equal
-
     return 0 if never_equal(left, right) else None
 
 
@@ -188,8 +223,6 @@ def one_of(left: Integer, right: Integer) -> Dim:
 
 def truth(item: Integer) -> Dim:
     """What a cast to bool gives."""
-    from graphopt.ir.symbol import is_nonzero
-
     return int(item != 0) if not isinstance(item, Expr) else 1 if is_nonzero(item) else None
 
 
