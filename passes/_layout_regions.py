@@ -21,15 +21,17 @@ from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, hidden_bytes, 
 from passes._permutation import Perm, compose, identity, is_identity
 from passes._proofs import HALVES
 
-MAX_REGION = 300
+MAX_REGION = 600
 """Nodes of one region; a larger one is done piece by piece."""
+SMALL_REGION = 60
+"""Nodes of one region where so many overlap that looking at large ones would take too long."""
 _STAYS, _TURNS = "stays", "turns"
 
 Region = dict[Node, Plan]
 MayTurn = Callable[[Node], bool]
 
 
-def grow(transposes: Transposes, may_turn: MayTurn, node: Node, plan: Plan) -> Region:
+def grow(transposes: Transposes, may_turn: MayTurn, node: Node, plan: Plan, limit: int = MAX_REGION) -> Region:
     """All nodes that carry a permutation together with one node, and how.
 
     Args:
@@ -37,12 +39,13 @@ def grow(transposes: Transposes, may_turn: MayTurn, node: Node, plan: Plan) -> R
         may_turn: Whether a node may compute in another order at all.
         node: Where to begin.
         plan: How that node carries the permutation.
+        limit: The most nodes.
     """
     region: Region = {node: plan}
     pending = deque([node])
 
     def add(other: Node, place: int, perm: Perm) -> None:
-        if other not in region and len(region) < MAX_REGION and may_turn(other):
+        if other not in region and len(region) < limit and may_turn(other):
             found = plan_of(other, place, perm)
             if found is not None:
                 region[other] = found

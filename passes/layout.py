@@ -13,12 +13,14 @@ from graphopt import Builder, Context, Graph, Match, Miss, Node, Tensor, Value, 
 from passes._carriers import RESULT, plan_of
 from passes._exactness import EXACT, SUMS, VALUES, class_of
 from passes._layout_cost import Transposes, is_free, swapped, takes_swapped
-from passes._layout_regions import Division, MayTurn, grow
+from passes._layout_regions import MAX_REGION, SMALL_REGION, Division, MayTurn, grow
 from passes._layout_turning import Turning
 from passes._permutation import Perm, compose, identity, inverse, is_identity, perm_of
 
 x, y, z = var("x"), var("y"), var("z")
 _MAX_ROUNDS = 20
+_EFFORT = 8
+"""How often each node may on average be looked at in one round as part of a large region."""
 
 # --- Transposes alone -------------------------------------------------------------------------------------------------
 
@@ -195,13 +197,14 @@ def _turn_once(graph: Graph, context: Context, transposes: Transposes, may_turn:
         Whether anything was turned.
     """
     tried: set[tuple[Node, object]] = set()
-    has_changed = False
+    has_changed, effort = False, _EFFORT * len(graph.nodes())
     for node in sorted(graph.of_kind("Transpose"), key=lambda node: (node.rank, node.serial)):
         for start, place, perm in _starts(node, transposes):
             plan = plan_of(start, place, perm) if may_turn(start) else None
             if plan is None or (start, plan.key) in tried:
                 continue
-            region = grow(transposes, may_turn, start, plan)
+            region = grow(transposes, may_turn, start, plan, MAX_REGION if effort > 0 else SMALL_REGION)
+            effort -= len(region)
             tried.update((member, own.key) for member, own in region.items())
             chosen = Division(transposes, region).cheapest()
             if chosen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphopt.ir import Edit, Graph, Model, Node, Rewired, Value
-from graphopt.onnxio.names import Names
+from graphopt.onnxio.names import names_of
 
 
 class NameMap:
@@ -68,10 +68,9 @@ class NameMap:
         }
 
     def _names_now(self) -> dict[Value, str]:
-        graph = self._model.graph
-        found = dict(Names(graph, [name for name, _ in graph.details["outputs"]]).of)
+        found = dict(names_of(self._model.graph).of)
         for function in self._model.functions.values():
-            found.update(Names(function.graph, [name for name, _ in function.graph.details["outputs"]]).of)
+            found.update(names_of(function.graph).of)
         return found
 
     def _heir(self, value: Value) -> Value | None:

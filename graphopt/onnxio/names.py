@@ -35,6 +35,8 @@ class Names:
         self._claimed: dict[Graph, set[str]] = {}
         self._given: set[str] = set()
         self._counters: dict[str, int] = {}
+        self._taken_nodes: set[str] = set()
+        self._node_counters: dict[str, int] = {}
         bodies = list(graph.bodies_inside())
         graphs = [graph, *reversed(bodies)]  # the outer ones first
         nodes = {scope: scope.all_nodes() for scope in graphs}
@@ -118,8 +120,9 @@ class Names:
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     def _name_nodes(self, nodes: list[Node]) -> None:
-        taken = {node.name for node in nodes if not node.is_new}
-        counters: dict[str, int] = {}
+        taken = self._taken_nodes
+        taken.update(node.name for node in nodes if not node.is_new)
+        counters = self._node_counters
         for node in nodes:
             if node.is_new and (node.kind is Kind.OPERATOR or (node.is_constant and node.name)):
                 self.of_node[node] = _fresh(node.name or node.op_type, taken, counters)
@@ -127,6 +130,10 @@ class Names:
     def node_name(self, node: Node) -> str:
         """The name of a node."""
         return self.of_node.get(node, node.name)
+
+    def relay_name(self, output: str) -> str:
+        """A name for the `Identity` that gives an output its name."""
+        return _fresh(f"{output}_relay", self._taken_nodes, self._node_counters)
 
     def fresh(self, base: str) -> str:
         """A value name nothing else has, the base itself if it is free."""

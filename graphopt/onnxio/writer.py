@@ -162,7 +162,7 @@ class _Writer:
             relay = Message()
             relay.text(1, self.names.of[value])
             relay.text(2, name)
-            relay.text(3, f"{name}_relay")
+            relay.text(3, self.names.relay_name(name))
             relay.text(4, "Identity")
             out.message(1, relay)
 

@@ -754,6 +754,139 @@ def _dynamic_quantize(b: Builder) -> None:
     b.op("DynamicQuantizeLinear", [b.tensor(b.shape(1))], 3)
 
 
+@case("RMSNormalization")
+def _rms_norm(b: Builder) -> None:
+    b.opset = 23
+    b.op("RMSNormalization", [b.tensor([b.size(), b.size(), 4]), b.weights([4])])
+
+
+@case("RotaryEmbedding")
+def _rotary(b: Builder) -> None:
+    b.opset = 23
+    b.smallest = 1
+    batch, length = b.size() or 1, b.size() or 1
+    b.op(
+        "RotaryEmbedding", [b.tensor([batch, 2, length, 8]), b.tensor([batch, length, 4]), b.tensor([batch, length, 4])]
+    )
+
+
+@case("Attention")
+def _attention(b: Builder) -> None:
+    b.opset = b.pick(23, 24)
+    b.smallest = 1
+    batch, queries, keys = b.size() or 1, b.size() or 1, b.size() or 1
+    heads, shared, size, width = 4, b.pick(2, 4), 8, b.pick(8, 6)
+    if b.chance():
+        shapes = [[batch, queries, heads * size], [batch, keys, shared * size], [batch, keys, shared * width]]
+        attributes = {"q_num_heads": heads, "kv_num_heads": shared}
+    else:
+        shapes = [[batch, heads, queries, size], [batch, shared, keys, size], [batch, shared, keys, width]]
+        attributes = {}
+    operands = [b.tensor(shape) for shape in shapes]
+    if b.chance():
+        past = b.size() or 1
+        operands += ["", b.tensor([batch, shared, past, size]), b.tensor([batch, shared, past, width])]
+    b.op("Attention", operands, b.pick(1, 3, 4), **attributes)
+
+
+@each("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+def _loss(b: Builder, op_type: str) -> None:
+    batch, length = b.size() or 1, b.size() or 1
+    operands = [b.tensor([batch, 3, length]), b.feed(np.zeros([batch, length], np.int64))]
+    b.op(op_type, operands, reduction=b.pick("none", "mean", "sum"))
+
+
+@case("Det")
+def _det(b: Builder) -> None:
+    b.op("Det", [b.tensor([b.size(), 3, 3], rate=0.5)])
+
+
+@case("MatMulInteger")
+def _matmul_integer(b: Builder) -> None:
+    inner = b.size() or 1
+    b.op("MatMulInteger", [b.tensor([b.size(), inner], np.uint8), b.tensor([inner, b.size() or 1], np.uint8)])
+
+
+@case("QLinearMatMul")
+def _qlinear_matmul(b: Builder) -> None:
+    scale, zero = b.constant(0.5, np.float32), b.constant(0, np.uint8)
+    inner = b.size() or 1
+    left, right = b.tensor([b.size() or 1, inner], np.uint8), b.tensor([inner, b.size() or 1], np.uint8)
+    b.op("QLinearMatMul", [left, scale, zero, right, scale, zero, scale, zero])
+
+
+@case("ConvInteger")
+def _conv_integer(b: Builder) -> None:
+    weights = b.constant(np.ones([2, 3, 3, 3]), np.uint8)
+    size = int(b.rng.integers(3, 8))
+    b.op("ConvInteger", [b.tensor([b.size() or 1, 3, size, size], np.uint8), weights], strides=[b.pick(1, 2), 1])
+
+
+@case("QLinearConv")
+def _qlinear_conv(b: Builder) -> None:
+    scale, zero = b.constant(0.5, np.float32), b.constant(0, np.uint8)
+    weights = b.constant(np.ones([2, 3, 3, 3]), np.uint8)
+    size = int(b.rng.integers(3, 8))
+    x = b.tensor([b.size() or 1, 3, size, size], np.uint8)
+    b.op("QLinearConv", [x, scale, zero, weights, scale, zero, scale, zero], pads=[b.pick(0, 1)] * 4)
+
+
+@case("MaxUnpool")
+def _max_unpool(b: Builder) -> None:
+    size = 2 * int(b.rng.integers(1, 4))
+    x = b.tensor([b.size() or 1, 2, size, size], rate=0.4)
+    pooled = b.op("MaxPool", [x], 2, kernel_shape=[2, 2], strides=[2, 2])
+    b.op("MaxUnpool", [pooled, b.nodes[-1].output[1]], kernel_shape=[2, 2], strides=[2, 2])
+
+
+@case("CenterCropPad")
+def _center_crop_pad(b: Builder) -> None:
+    b.opset = 18
+    axes = b.pick(None, [0, 1], [-1], [1])
+    count = 2 if axes is None else len(axes)
+    b.op("CenterCropPad", [b.tensor([b.size(), b.size()]), b.numbers([b.size() for _ in range(count)])], axes=axes)
+
+
+@case("Col2Im")
+def _col2im(b: Builder) -> None:
+    b.opset = 18
+    blocks = b.tensor([b.size() or 1, 4 * (b.size() or 1), 9])
+    b.op("Col2Im", [blocks, b.numbers([4, 4]), b.constant([2, 2])])
+
+
+@case("AffineGrid")
+def _affine_grid(b: Builder) -> None:
+    b.opset = 20
+    batch = b.size() or 1
+    b.op("AffineGrid", [b.tensor([batch, 2, 3]), b.numbers([batch, 3, b.size() or 1, b.size() or 1])])
+
+
+@each("RandomUniformLike", "Bernoulli", "LpNormalization", "Hardmax", "MeanVarianceNormalization")
+def _like(b: Builder, op_type: str) -> None:
+    b.smallest = 1
+    b.op(op_type, [b.tensor([size or 1 for size in b.shape(4, 4)])])
+
+
+@case("Multinomial")
+def _multinomial(b: Builder) -> None:
+    b.smallest = 1
+    b.op("Multinomial", [b.tensor([b.size() or 1, 3], rate=0.5)], sample_size=4, dtype=b.pick(None, TensorProto.INT64))
+
+
+@each("ms:FusedMatMul", "ms:Gelu", "ms:FastGelu", "ms:BiasGelu", "ms:SkipLayerNormalization")
+def _contrib(b: Builder, name: str) -> None:
+    op_type = name.removeprefix("ms:")
+    x = b.tensor([b.size() or 1, b.size() or 1, 4])
+    if op_type == "FusedMatMul":
+        turned = b.pick(0, 1)
+        other = b.weights([3, 4] if turned else [4, 3])
+        b.op(op_type, [x, other], domain="com.microsoft", transB=turned, alpha=b.pick(None, 2.0))
+    elif op_type == "SkipLayerNormalization":
+        b.op(op_type, [x, x, b.weights([4])], domain="com.microsoft")
+    else:
+        b.op(op_type, [x, b.weights([4])] if op_type == "BiasGelu" else [x], domain="com.microsoft")
+
+
 @case("CumSum")
 def _cum_sum(b: Builder) -> None:
     b.op("CumSum", [b.tensor([b.size(), 3]), b.constant(1)])

@@ -1,4 +1,4 @@
-"""Every operator family against the runtime: what is inferred holds at sizes other than those the model was made for."""
+"""Every operator family against the runtime: what is inferred holds at sizes the model was not made for."""
 
 from __future__ import annotations
 

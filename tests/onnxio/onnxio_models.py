@@ -176,8 +176,8 @@ def training() -> ModelProto:
 def mirrored() -> ModelProto:
     """IR version 3: every initializer is listed as an input."""
     return model_of(
-        [node("Add", ["x", "w"], ["y"])], [info("w"), info("x"), info("v")], initializers=[numbers("w", 1, 2), numbers("v", 3, 4)],
-        ir_version=3, opset_imports=[helper.make_opsetid("", 8)],
+        [node("Add", ["x", "w"], ["y"])], [info("w"), info("x"), info("v")],
+        initializers=[numbers("w", 1, 2), numbers("v", 3, 4)], ir_version=3, opset_imports=[helper.make_opsetid("", 8)],
     )  # fmt: skip
 
 
@@ -195,7 +195,8 @@ def strings() -> ModelProto:
     """String tensors and attributes, bytes that are no text among them."""
     tensor = helper.make_tensor("s", TensorProto.STRING, [2], [b"a\xff", "é".encode()])
     constants = [
-        node("Constant", [], ["c"], value_string=b"\xff\x00"), node("Constant", [], ["d"], value_strings=[b"\xff", b"ok", b""]),
+        node("Constant", [], ["c"], value_string=b"\xff\x00"),
+        node("Constant", [], ["d"], value_strings=[b"\xff", b"ok", b""]),
     ]  # fmt: skip
     nodes = [*constants, node("StringNormalizer", ["x"], ["y"], stopwords=["a", "b"], locale="en_US")]
     kind = TensorProto.STRING
@@ -266,8 +267,8 @@ def attribute_forms() -> ModelProto:
     tensor = numbers("t", 1, 2)
     graph = helper.make_graph([node("Neg", ["x"], ["n"])], "inner", [], [info("n")])
     odd = node(
-        "Odd", ["x", "", "x"], ["y", "", "z"], domain="mine", f=1.5, i=-7, s="text", t=tensor, fs=[1.0, 2.0], ints=[1, 2],
-        strings=["a", "b"], graph=graph,
+        "Odd", ["x", "", "x"], ["y", "", "z"], domain="mine", f=1.5, i=-7, s="text", t=tensor, fs=[1.0, 2.0],
+        ints=[1, 2], strings=["a", "b"], graph=graph,
     )  # fmt: skip
     odd.attribute.append(helper.make_attribute("graphs", [graph, GraphProto(name="second"), graph]))
     odd.attribute.append(helper.make_attribute("tensors", [tensor, tensor]))
@@ -288,7 +289,8 @@ main (float[2] x, bool c, int64 n) => (float[2] y) <float[2] w = {1.0, 2.0}>
     b = If (c) <
         then_branch = t () => (float[2] r) <float[2] k = {3.0, 4.0}> { p = Add(a, w)  r = Mul(p, k) },
         else_branch = e () => (float[2] r) {
-            q, stack = Loop (n, c, a) <body = l (int64 i, bool g, float[2] s) => (bool go, float[2] so, float[2] each) {
+            q, stack = Loop (n, c, a) <
+                body = l (int64 i, bool g, float[2] s) => (bool go, float[2] so, float[2] each) {
                 go = Identity(g)
                 v = Add(s, w)
                 so = If (g) <
@@ -301,7 +303,8 @@ main (float[2] x, bool c, int64 n) => (float[2] y) <float[2] w = {1.0, 2.0}>
         }
     >
     rows = Reshape(x, shape)
-    y, stacked = Scan (b, rows) <num_scan_inputs = 1, body = scan (float[2] sa, float[2] row) => (float[2] sb, float[2] out) {
+    y, stacked = Scan (b, rows) <
+        num_scan_inputs = 1, body = scan (float[2] sa, float[2] row) => (float[2] sb, float[2] out) {
         sb = Add(sa, row)
         out = Mul(sb, a)
     }>

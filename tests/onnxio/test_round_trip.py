@@ -339,7 +339,9 @@ def test_of_initializers_with_one_name_the_last_counts() -> None:
         (lambda: model_of([], [info("x"), info("x")], [info("x")]), "two inputs are called 'x'"),
         (lambda: model_of([node("Relu", ["y"], ["y"], name="self")]), "these nodes feed each other: self"),
         (
-            lambda: model_of([node("Relu", ["b"], ["a"], name="first"), node("Neg", ["a"], ["b"], name="second")], outputs=[]),
+            lambda: model_of(
+                [node("Relu", ["b"], ["a"], name="first"), node("Neg", ["a"], ["b"], name="second")], outputs=[]
+            ),
             "feed each other: (first -> second|second -> first); make one of them read something else",
         ),
         (lambda: model_of([], opset_imports=[]), "imports no operator set"),

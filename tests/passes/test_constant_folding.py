@@ -178,7 +178,7 @@ def test_a_loop_that_stacks_nothing_stays(fold: Any) -> None:
     """Its dims are what the runtime infers over the whole model, which a part of it need not give."""
     result = fold(
         """(float[2] x) => (float[2] y) <int64 trip = {0}, int64[1] axes = {0}> {
-            stack = Loop(trip, ) <body = b (int64 i, bool go) => (bool again, float[2] w) {
+            stack = Loop(trip, "") <body = b (int64 i, bool go) => (bool again, float[2] w) {
                 again = Identity(go)  two = Constant<value = int64[1] {2}>()  f = Cast<to = 1>(i)  w = Expand(f, two)
             }>
             s = ReduceSum<keepdims = 0>(stack, axes)
