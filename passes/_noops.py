@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphopt import DType, Node, SequenceType, TensorType, Value, symbol
+from graphopt import DType, Kind, Node, SequenceType, TensorType, Value, symbol
 from passes._proofs import HALVES, WHOLE, Dim, axes_of, axis_of, contents, is_given, same_dim, same_shape, same_type
 
 SUMS = ("ReduceMean", "ReduceProd", "ReduceSum")
 EXTREMES = ("ReduceMax", "ReduceMin")
+
+
+def is_relay(node: Node, value: Value) -> bool:
+    """True for an Identity that export would write again: only returned, and what it reads has a name of its own."""
+    if any(user.kind is not Kind.RETURN for user in node.result.users):
+        return False
+    is_returned = any(user.kind is Kind.RETURN for user in value.users)
+    is_foreign = value.producer.graph is not node.graph
+    # A body may return its own input under any name, the model and a function may not.
+    is_input = value.producer.kind is Kind.INPUT and node.graph is not None and node.graph.owner is None
+    return is_returned or is_foreign or is_input
+
+
+def is_fragile_output(node: Node, value: Value) -> bool:
+    """True if a Transpose that a Gemm reads would be returned: ONNX Runtime 1.31 fuses the two and loses the output."""
+    is_returned = any(user.kind is Kind.RETURN for user in node.result.users)
+    return is_returned and value.producer.is_op("Transpose") and any(user.is_op("Gemm") for user in value.users)
 
 
 def is_full_slice(node: Node, value: Value) -> bool:

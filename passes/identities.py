@@ -26,11 +26,17 @@ def _operand(m: Match, b: Builder, does_nothing: bool, doubt: str) -> Value | Mi
     op.Identity(x),
     before="(float[2] x) => (float[2] y) { s = Identity(x)  t = Identity(s)  y = Relu(t) }",
     after="(float[2] x) => (float[2] y) { y = Relu(x) }",
-    unless=["(float[2] x) => (float[2] y) { y = Abs(x) }"],
+    unless=[
+        "(float[2] x) => (float[2] y) { y = Abs(x) }",
+        "(float[2] x) => (float[2] y) { y = Identity(x) }",
+        "(float[2] x) => (float[2] y, float[2] z) { y = Relu(x)  z = Identity(y) }",
+    ],
 )
 def identity(m: Match, b: Builder) -> Value | Miss:
     """An Identity is its operand, of whatever type; exporters leave them for detach and stop-gradient."""
-    return _operand(m, b, True, "")
+    if noops.is_relay(m.root, m[x]):
+        return b.no("ONNX demands an Identity here: its operand cannot be returned under another name")
+    return _operand(m, b, not noops.is_fragile_output(m.root, m[x]), "the runtime does not load what would be left")
 
 
 @rule(

@@ -19,7 +19,7 @@ from passes._permutation import Perm, compose, identity, inverse, is_identity, p
 
 x, y, z = var("x"), var("y"), var("z")
 _MAX_ROUNDS = 20
-_EFFORT = 8
+_EFFORT = 4
 """How often each node may on average be looked at in one round as part of a large region."""
 
 # --- Transposes alone -------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def shape_of_transpose(m: Match, b: Builder) -> Value | Miss:
 )
 def sink_transposes(graph: Graph, context: Context) -> None:
     """Operators between Transposes are turned around where that leaves less to transpose."""
-    _turn(graph, context, frozenset((EXACT,)))
+    _turn(graph, context, EXACT)
 
 
 @graph_pass(
@@ -159,7 +159,7 @@ def sink_transposes(graph: Graph, context: Context) -> None:
 )
 def sink_transposes_through_sums(graph: Graph, context: Context) -> None:
     """The same through operators that add in another order or round by position, and so change last bits."""
-    _turn(graph, context, frozenset((EXACT, SUMS)))
+    _turn(graph, context, SUMS)
 
 
 @graph_pass(
@@ -171,34 +171,44 @@ def sink_transposes_through_sums(graph: Graph, context: Context) -> None:
 )
 def sink_transposes_through_maxima(graph: Graph, context: Context) -> None:
     """The same through maxima, minima and products, which another order of NaNs and overflows changes."""
-    _turn(graph, context, frozenset((EXACT, SUMS, VALUES)))
+    _turn(graph, context, VALUES)
 
 
-def _turn(graph: Graph, context: Context, classes: frozenset[str]) -> None:
+def _turn(graph: Graph, context: Context, numeric: str) -> None:
+    """Turn what pays, as long as it does.
+
+    Args:
+        graph: The graph.
+        context: The surroundings.
+        numeric: The class of the nodes this is about; those of stricter classes come along.
+    """
+    if not graph.of_kind("Transpose"):
+        return
     transposes = Transposes(graph, context.keeps)
+    allowed = (EXACT, SUMS, VALUES)[: (EXACT, SUMS, VALUES).index(numeric) + 1]
 
     def may_turn(node: Node) -> bool:
         free = node.graph is graph and not node.is_pinned and not context.keeps(node)
-        return free and class_of(node) in classes
+        return free and class_of(node) in allowed
 
     version, before = graph.version, transposes.total()
     for _ in range(_MAX_ROUNDS):
-        if not _turn_once(graph, context, transposes, may_turn):
+        if not _turn_once(context, transposes, may_turn, numeric):
             break
     after = transposes.total()
     if graph.version != version and (after[0] > before[0] or after[1] >= before[1]):
         context.take_back(f"Transposes moved {before[0]} bytes and would move {after[0]}")
 
 
-def _turn_once(graph: Graph, context: Context, transposes: Transposes, may_turn: MayTurn) -> bool:
+def _turn_once(context: Context, transposes: Transposes, may_turn: MayTurn, numeric: str) -> bool:
     """Look around every Transpose once.
 
     Returns:
         Whether anything was turned.
     """
     tried: set[tuple[Node, object]] = set()
-    has_changed, effort = False, _EFFORT * len(graph.nodes())
-    for node in sorted(graph.of_kind("Transpose"), key=lambda node: (node.rank, node.serial)):
+    has_changed, effort = False, _EFFORT * len(transposes.graph.nodes())
+    for node in sorted(transposes.graph.of_kind("Transpose"), key=lambda node: (node.rank, node.serial)):
         for start, place, perm in _starts(node, transposes):
             plan = plan_of(start, place, perm) if may_turn(start) else None
             if plan is None or (start, plan.key) in tried:
@@ -206,6 +216,8 @@ def _turn_once(graph: Graph, context: Context, transposes: Transposes, may_turn:
             region = grow(transposes, may_turn, start, plan, MAX_REGION if effort > 0 else SMALL_REGION)
             effort -= len(region)
             tried.update((member, own.key) for member, own in region.items())
+            if not any(class_of(member) == numeric for member in region):
+                continue  # a region of stricter nodes is settled already
             chosen = Division(transposes, region).cheapest()
             if chosen:
                 Turning(transposes, context).run(region, chosen)

@@ -123,12 +123,11 @@ class DetailSet(_Edit):
 
 @dataclass(frozen=True, slots=True)
 class OpsetSet(_Edit):
-    """The graph imports another opset of a domain; None stands for none."""
+    """The graph imports other opsets; both mappings whole, since the file lists them in an order."""
 
     graph: Graph
-    domain: str
-    old: int | None
-    new: int | None
+    old: dict[str, int]
+    new: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,10 +263,13 @@ class Graph(Structure):
         """
         if self.owner is not None:
             raise EditError(f"'{self.name}' is a body; set the opset of the graph around it")
-        old = self._imports.get(domain)
-        if old != version:
-            self._write_opset(domain, version)
-            self.tell(edits.OpsetSet(self, domain, old, version))
+        old = dict(self._imports)
+        new = {name: number for name, number in old.items() if name != domain or version is not None}
+        if version is not None:
+            new[domain] = version
+        if old != new:
+            self._write_opsets(new)
+            self.tell(edits.OpsetSet(self, old, new))
 
     def replace_uses(self, old: Value, new: Value) -> None:
         """Let everything that reads `old` read `new`; an unnamed `new` takes the name of `old`.
@@ -301,10 +304,10 @@ class Graph(Structure):
         # Never changed in place: the node's `Origin` holds the mapping as it was read.
         node._attributes = MappingProxyType(attributes)
 
-    def _write_opset(self, domain: str, version: int | None) -> None:
-        self._imports.pop(domain, None)
-        if version is not None:
-            self._imports[domain] = version
+    def _write_opsets(self, imports: dict[str, int]) -> None:
+        # Changed in place: bodies share the mapping.
+        self._imports.clear()
+        self._imports.update(imports)
 
     def _write_detail(self, name: str, detail: Any) -> None:
         if detail is None:
@@ -348,9 +351,9 @@ class Graph(Structure):
             case edits.StorageSet(node=node, old=as_node):
                 node.stored_as_node = as_node
                 return edits.StorageSet(self, node, edit.new, as_node)
-            case edits.OpsetSet(domain=domain, old=version):
-                self._write_opset(domain, version)
-                return edits.OpsetSet(self, domain, edit.new, version)
+            case edits.OpsetSet(old=imports):
+                self._write_opsets(imports)
+                return edits.OpsetSet(self, edit.new, imports)
             case edits.Narrowed(node=node, old=results):
                 self._write_results(node, results)
                 return edits.Narrowed(self, node, edit.new, results)

@@ -95,22 +95,37 @@ def test_a_wrong_rule_writes_nothing_and_exits_1(run: Run, model: Path, tmp_path
     ]
 
 
-def test_what_nothing_can_run_is_not_verified(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "custom.onnx"
+def test_what_does_not_run_is_not_verified(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "never.onnx"
     onnx.save(
         onnx.parser.parse_model(
-            '<ir_version: 9, opset_import: ["": 20, "mine": 1]> g (float[2] x) => (float[2] y)'
-            "{ a = Identity(x) y = mine.Op(a) }"
+            '<ir_version: 9, opset_import: ["": 20]> g (float[4] x) => (float[3] y)'
+            "<int64[1] s = {3}> { a = Identity(x) y = Reshape(a, s) }"
         ),
         path,
     )
     done = run("optimize", path)
     assert done.code == 4
-    assert (tmp_path / "custom.opt.unverified.onnx").exists()
-    assert not (tmp_path / "custom.opt.onnx").exists()
+    assert "not verified" in done.out
+    assert (tmp_path / "never.opt.unverified.onnx").exists()
+    assert not (tmp_path / "never.opt.onnx").exists()
     done = run("optimize", path, "--allow-unverified")
     assert done.code == 4
-    assert operators(tmp_path / "custom.opt.onnx") == ["Op"]
+    assert operators(tmp_path / "never.opt.onnx") == ["Reshape"]
+
+
+def test_unknown_operators_are_cut_out_on_both_sides(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "custom.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 20, "mine": 1]> g (float[2] x) => (float[2] y)'
+            "{ a = Identity(x) b = mine.Op(a) y = Abs(b) }"
+        ),
+        path,
+    )
+    done = run("optimize", path)
+    assert done.code == 0
+    assert "around 1 opaque node" in done.out
 
 
 def test_several_models(run: Run, model: Path, tmp_path: Path) -> None:
