@@ -28,6 +28,11 @@ def same_shape(left: Value, right: Value) -> bool:
     return all(map(same_dim, left.shape, right.shape))
 
 
+def is_never_empty(value: Value) -> bool:
+    """True if no dim can be 0."""
+    return value.shape is not None and all(dim is not None and symbol.is_positive(dim) for dim in value.shape)
+
+
 def same_type(left: Value, right: Value) -> bool:
     """True if two tensors have the same element type and equal shapes on every run."""
     return left.dtype is not None and left.dtype is right.dtype and same_shape(left, right)

@@ -172,6 +172,7 @@ def expand_to_same_shape(m: Match, b: Builder) -> Value | Miss:
            t = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s)
            y = Relu(t) }""",
     ],
+    opsets=(9, None),
 )
 def resize_by_one(m: Match, b: Builder) -> Value | Miss:
     """A Resize or Upsample by 1 along every axis is its operand; the runtime copies it in every mode."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graphopt import Builder, Match, Miss, Value, is_uniform, op, rule, var
 from passes import _noops as noops
-from passes._proofs import HALVES
+from passes._proofs import HALVES, is_never_empty
 
 x, y, c = var("x"), var("y"), var("c")
 
@@ -58,11 +58,14 @@ _REDUCTION = op.one_of(*noops.EXTREMES, *noops.SUMS)(x, ...)
         """(float[2,3] x) => (float[2,1] y) <int64[1] a = {1}>
            { t = ReduceSum<noop_with_empty_axes = 1>(x, a)  y = Relu(t) }""",
         "(float[2,3] x) => (float[2,3] y) { t = ReduceL1<noop_with_empty_axes = 1>(x)  y = Log(t) }",
+        # ONNX Runtime before 1.30 reduces an empty operand all the same.
+        "(float[N] x) => (float[N] y) { t = ReduceSum<noop_with_empty_axes = 1>(x)  y = Relu(t) }",
     ],
 )
 def reduction_over_no_axes(m: Match, b: Builder) -> Value | Miss:
     """A reduction without axes, where that means none, is its operand."""
-    return _operand(m, b, noops.reduces_nothing(m.root), "there are axes, or none means all")
+    does_nothing = noops.reduces_nothing(m.root) and is_never_empty(m[x])
+    return _operand(m, b, does_nothing, "there are axes, or none means all, or the operand may be empty")
 
 
 @rule(
