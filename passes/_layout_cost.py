@@ -7,7 +7,7 @@ are read that the root's producer does not give by itself, each once however man
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -82,9 +82,26 @@ class Transposes:
 
     def moved(self, root: Value, given: Perm, wanted: Perm) -> int:
         """The bytes that the Transpose from one order of a root to another moves."""
-        if given == wanted or is_free(root) or _is_same_sequence(root, given, wanted):
+        if given == wanted or is_free(root) or is_same_sequence(root, given, wanted):
             return 0
         return size_of(root, len(wanted))
+
+    def of_orders(self, root: Value, own: Perm, wanted: Sequence[Perm]) -> tuple[int, int]:
+        """The bytes moved, and the price, to read a root in all of these orders.
+
+        Args:
+            root: The value.
+            own: The order it comes in.
+            wanted: The orders it is read in. One that differs from another only by axes of size 1 is a view of that.
+        """
+        moved = price = 0
+        there = [own]
+        for perm in wanted:
+            near = next((order for order in there if is_same_sequence(root, order, perm)), own)
+            moved += self.moved(root, near, perm)
+            price += self.price(root, near, perm)
+            there.append(perm)
+        return moved, price
 
     def total(self) -> tuple[int, int]:
         """The bytes that are moved in all of the graph to change the order of axes, and the price of that."""
@@ -124,7 +141,7 @@ def swapped(perm: Perm) -> Perm:
     return perm if len(perm) < 2 else (*perm[:-2], perm[-1], perm[-2])
 
 
-def _is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:
+def is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:
     """True if only axes of size 1 change places, so that no element does."""
     shape = root.shape
     if shape is None or len(shape) != len(given):

@@ -158,10 +158,10 @@ class Division:
                 there = {identity(len(one)) if given is None else given, *wanted}
                 if one not in there and other not in there:
                     wanted.add(one)
-            for perm in sorted(wanted):
-                own = identity(len(perm)) if given is None else given
-                moved += self._transposes.moved(root.value, own, perm)
-                total += self._transposes.price(root.value, own, perm)
+            if wanted:
+                own = identity(len(min(wanted))) if given is None else given
+                root_moved, root_price = self._transposes.of_orders(root.value, own, sorted(wanted))
+                moved, total = moved + root_moved, total + root_price
         for node, plan in self._region.items():
             own_moved, own_price = _own_price(node, plan if node in turning else None)
             moved, total = moved + own_moved, total + own_price
@@ -247,7 +247,8 @@ class _Cut:
         helper = f"helper {self._helpers}"
         for reader in readers:
             self._arcs[(helper, reader) if turns else (reader, helper)] = -1
-        self.arc(*((producer, helper) if turns else (helper, producer)), price)
+        one, other = (producer, helper) if turns else (helper, producer)
+        self.arc(one, other, price)
 
     def turning(self) -> set[int | str]:
         """The nodes that turn; the fewest if several divisions are equally cheap."""

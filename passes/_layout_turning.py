@@ -9,8 +9,12 @@ import numpy as np
 
 from graphopt import Builder, Context, DType, Graph, Node, Tensor, TensorType, Value
 from passes._carriers import Plan, Read
-from passes._layout_cost import Transposes, is_free
+from passes._layout_cost import Transposes, is_free, is_same_sequence
 from passes._permutation import Perm, compose, identity, inverse, is_identity, permuted
+from passes._reshape_carrier import written
+
+_RESHAPE_BY_OPERAND = 5
+"""Since this opset a Reshape takes its shape as an operand."""
 
 
 class Turning:
@@ -124,10 +128,16 @@ class Turning:
         return found
 
     def _existing(self, value: Value, perm: Perm) -> Value | None:
+        """A Transpose there is, or a view of one that differs only by axes of size 1."""
+        orders = {own: made for (source, own), made in self._made.items() if source is value}
         for user, index in value.uses:
-            if index == 0 and self._transposes.perm_of(user) == perm:
-                return user.results[0]
-        return None
+            own = self._transposes.perm_of(user)
+            if own is not None and index == 0:
+                orders.setdefault(own, user.results[0])
+        if perm in orders or is_same_sequence(value, identity(len(perm)), perm):
+            return orders.get(perm)
+        near = next((own for own in sorted(orders) if is_same_sequence(value, own, perm)), None)
+        return None if near is None else self._transpose(orders[near], compose(inverse(near), perm))
 
     def _transpose(self, value: Value, perm: Perm) -> Value:
         if value.const is not None and is_free(value):
@@ -135,9 +145,21 @@ class Turning:
             shape = tuple(tensor.shape[axis] for axis in perm)
             # Not computed before somebody reads it: a large weight is turned around only on its way into the file.
             return self._builder.constant(Tensor(tensor.dtype, shape, lambda: _transposed_array(tensor, perm)))
-        result: Value = self._builder.Transpose(value, perm=list(perm))
+        target = self._target_of_reshape(value, perm)
+        result: Value
+        if target is not None:
+            result = self._builder.Reshape(value, np.array(target, dtype=np.int64))
+        else:
+            result = self._builder.Transpose(value, perm=list(perm))
         _retype(result, value, perm)
         return result
+
+    def _target_of_reshape(self, value: Value, perm: Perm) -> tuple[int, ...] | None:
+        """The shape to ask a Reshape for, where only axes of size 1 change places and no element moves."""
+        if value.shape is None or not is_same_sequence(value, identity(len(perm)), perm):
+            return None
+        is_new = self._graph.opsets.get("", 0) >= _RESHAPE_BY_OPERAND
+        return written(permuted(value.shape, perm), value.shape) if is_new else None
 
     # --- editing ------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from graphopt import Builder, Context, Graph, Match, Miss, Node, Tensor, Value, const, graph_pass, op, rule, var
 from passes._carriers import RESULT, plan_of
 from passes._exactness import EXACT, SUMS, VALUES, class_of
-from passes._layout_cost import Transposes, is_free, swapped, takes_swapped
+from passes._layout_cost import Transposes, is_free, is_same_sequence, swapped, takes_swapped
 from passes._layout_regions import MAX_REGION, SMALL_REGION, Division, MayTurn, grow
 from passes._layout_turning import Turning
 from passes._permutation import Perm, compose, identity, inverse, is_identity, perm_of
@@ -38,6 +38,9 @@ _INNER = op.Transpose(x)
         # A runtime folds the second one, as it is, into the matrix product.
         """(float[2,3,2,3] x, float[2,2,2,3] z) => (float[2,2,2,2] y)
            { t = Transpose<perm = [0,2,1,3]>(x)  u = Transpose<perm = [0,1,3,2]>(t)  y = MatMul(z, u) }""",
+        # The first one has another reader, and the second one moves nothing.
+        """(float[1,2,3] x) => (float[3,2,1] z, float[1,3,2] y)
+           { t = Transpose<perm = [2,1,0]>(x)  z = Relu(t)  y = Transpose<perm = [2,0,1]>(t) }""",
     ],
     keep=(_INNER,),
 )
@@ -50,6 +53,9 @@ def merge_transposes(m: Match, b: Builder) -> Value | Miss:
     is_folded = second == swapped(identity(len(second))) and all(takes_swapped(*use) for use in m.root.results[0].uses)
     if is_folded and not is_identity(perm):
         return b.no("the second one costs nothing where it stands, before a matrix product")
+    own = identity(len(perm))
+    if len(m[_INNER].uses) > 1 and is_same_sequence(m[_INNER], own, second) and not is_same_sequence(m[x], own, perm):
+        return b.no("the first one is needed anyway, and the second one moves nothing")
     value: Value = m[x] if is_identity(perm) else b.Transpose(m[x], perm=list(perm))
     return value
 
