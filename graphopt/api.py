@@ -190,8 +190,8 @@ def verify(original: str | os.PathLike[str], rewritten: str | os.PathLike[str], 
     """
     from graphopt import runtime
 
-    _require_file(original)
-    _require_file(rewritten)
+    _require_model(original)
+    _require_model(rewritten)
     return runtime.verify(original, rewritten, **options)
 
 
@@ -203,14 +203,15 @@ def benchmark(original: str | os.PathLike[str], rewritten: str | os.PathLike[str
     """
     from graphopt import runtime
 
-    _require_file(original)
-    _require_file(rewritten)
+    _require_model(original)
+    _require_model(rewritten)
     return runtime.benchmark(original, rewritten, **options)
 
 
-def _require_file(path: str | os.PathLike[str]) -> None:
-    if isinstance(path, (str, os.PathLike)) and not os.path.isfile(path):
-        raise ModelError(f"cannot read '{os.fspath(path)}': no such file; check the path")
+def _require_model(path: str | os.PathLike[str]) -> None:
+    """Refuse what is no model before a process is started for it."""
+    if isinstance(path, (str, os.PathLike)):
+        load(path)
 
 
 def operators(model: Model) -> dict[str, int]:

@@ -49,6 +49,20 @@ class Turning:
 
     def _build(self, node: Node, plan: Plan) -> None:
         first = len(self._builder.nodes)
+        shortcut = self._shortcut(node, plan) if node.op_type == "Reshape" else None
+        operands = self._operands(node, plan) if shortcut is None else shortcut
+        made = self._builder.like(node, *operands, **plan.attributes)
+        results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
+        results[0].producer.name = node.name
+        for old, new, perm in zip(node.results, results, plan.results, strict=True):
+            if old.name == "":
+                new.name = ""  # an optional result the model leaves out
+            _retype(new, old, perm)
+            self._turned[old] = (new, perm)
+        for made_node in self._builder.nodes[first:]:
+            self._ranks[made_node] = node.rank
+
+    def _operands(self, node: Node, plan: Plan) -> list[Value | None]:
         operands: list[Value | None] = []
         for index, value in enumerate(node.operands):
             if value is None:
@@ -63,16 +77,20 @@ class Turning:
         for index in sorted(index for index in plan.numbers if index >= len(operands)):
             operands += [None] * (index - len(operands))
             operands.append(self._number(plan.numbers[index], DType.INT64))
-        made = self._builder.like(node, *operands, **plan.attributes)
-        results: tuple[Value, ...] = made if isinstance(made, tuple) else (made,)
-        results[0].producer.name = node.name
-        for old, new, perm in zip(node.results, results, plan.results, strict=True):
-            if old.name == "":
-                new.name = ""  # an optional result the model leaves out
-            _retype(new, old, perm)
-            self._turned[old] = (new, perm)
-        for made_node in self._builder.nodes[first:]:
-            self._ranks[made_node] = node.rank
+        return operands
+
+    def _shortcut(self, node: Node, plan: Plan) -> list[Value | None] | None:
+        """The operands of a Reshape of what is there already, if only axes of size 1 stand elsewhere in it."""
+        value, wanted, shape = node.operands[0], plan.reads[0].perm, node.results[0].shape
+        if value is None or wanted is None or shape is None:
+            return None
+        root, by = self._transposes.root_of(value)
+        there, given = self._turned.get(root, (root, identity(len(wanted))))
+        wanted = wanted if by is None else compose(by, wanted)
+        if given == wanted or there.shape is None or not is_same_sequence(root, given, wanted):
+            return None
+        target = written(permuted(shape, plan.results[0]), there.shape)
+        return None if target is None else [there, self._number(target, DType.INT64)]
 
     def _number(self, value: Any, dtype: DType | None) -> Value:
         array = np.array(value, dtype=np.int64 if dtype is None else dtype.numpy)

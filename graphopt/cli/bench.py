@@ -40,7 +40,7 @@ def command(
         result = api.benchmark(
             str(original),
             str(rewritten),
-            provider=provider,
+            provider=options.providers(provider),
             dims=options.sizes(dim, "--dim"),
             shapes=options.shapes(shape, "--shape"),
             ranges=options.ranges(value_range),
@@ -49,7 +49,7 @@ def command(
             threads=threads,
             sessions=sessions,
             max_time=max_time,
-            custom_ops=tuple(map(str, custom_ops or ())),
+            custom_ops=options.libraries(custom_ops),
         )
     if json:
         show_json(result.to_json())

@@ -12,12 +12,13 @@ from typing import Any
 
 from graphopt import api
 from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, EXIT_USAGE
-from graphopt.errors import GraphoptError, OutputError
+from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
 from graphopt.onnxio import load
 from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.save import Staged, stage
 from graphopt.onnxio.signature import fix_dims, fix_shapes, select_outputs
+from graphopt.pipeline import load_registry
 from graphopt.records import Benchmark, OptimizeReport, Verification
 
 Say = Callable[[str], None]
@@ -38,11 +39,14 @@ class Job:
     fix_dim: dict[str, int] = field(default_factory=dict)
     fix_shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    in_place: bool = False
+    """True if the user named the model itself as the file to write."""
     force: bool = False
     dry_run: bool = False
     allow_unverified: bool = False
     min_speedup: float | None = None
     name_map: str | None = None
+    write_plan: str | None = None
     dump_dir: str | None = None
     print_after: tuple[str, ...] = ()
 
@@ -95,14 +99,19 @@ def run(job: Job, say: Say = lambda text: None) -> Outcome:
 
 
 def _run(job: Job, say: Say) -> Outcome:
-    _check_target(job)
+    check_paths(job)
     say(f"optimizing {job.source}")
+    registry = load_registry(job.optimize.get("load_files", ()))
+    for name in job.print_after:
+        if name != "all":
+            registry.find(name)
     dumper = _Dumper(job)
     result = api.optimize(
         job.source,
         prepare=job.prepare if job.changes_signature else None,
         progress=lambda name, sweep: say(f"sweep {sweep}: {name.replace('_', ' ')}"),
         after_pass=dumper.after_pass,
+        registry=registry,
         **job.optimize,
     )
     report = result.report
@@ -163,19 +172,50 @@ def unverified_path(target: str) -> str:
     return str(path.with_name(f"{path.stem}.unverified{path.suffix or '.onnx'}"))
 
 
-def _check_target(job: Job) -> None:
-    if job.dry_run:
-        return
-    folder = os.path.dirname(os.path.abspath(job.target))
+def check_paths(job: Job) -> None:
+    """Refuse before anything is done what could not be written, or would replace something unasked.
+
+    Raises:
+        OutputError: a folder is missing or not writable, a file exists already, or two results share a name.
+        UsageError: the model is a folder.
+    """
+    if os.path.isdir(job.source):
+        raise UsageError(f"'{job.source}' is a folder; name the .onnx file in it")
+    results = [job.target, *(path for path in (job.name_map, job.write_plan) if path is not None)]
+    if job.verify is not None and not job.allow_unverified:
+        results.append(unverified_path(job.target))
+    for index, path in enumerate(results):
+        is_model = index == 0
+        if is_model and job.dry_run:
+            continue
+        _check_folder(path)
+        if any(_is_same(path, other) for other in results[:index]):
+            raise OutputError(f"'{path}' is named for two results; give each a file of its own")
+        if _is_same(path, job.source) and not (is_model and job.in_place):
+            raise OutputError(f"'{path}' is the model itself; pass -o with its name to replace it, or choose another")
+        if os.path.exists(path) and not job.force and not _is_same(path, job.source):
+            raise OutputError(f"'{path}' exists already; pass --force to replace it, or choose another name")
+    if job.dump_dir is not None:
+        try:
+            os.makedirs(job.dump_dir, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make the folder '{job.dump_dir}': {error.strerror}; choose another") from error
+
+
+def _check_folder(path: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise OutputError(f"cannot write '{job.target}': there is no folder '{folder}'; create it first")
-    if os.path.isdir(job.target):
-        raise OutputError(f"cannot write '{job.target}': it is a folder; name a file")
+        raise OutputError(f"cannot write '{path}': there is no folder '{folder}'; create it first")
+    if os.path.isdir(path):
+        raise OutputError(f"cannot write '{path}': it is a folder; name a file")
     if not os.access(folder, os.W_OK):
-        raise OutputError(f"cannot write '{job.target}': no permission in '{folder}'; choose a place you may write to")
-    same = os.path.exists(job.target) and os.path.exists(job.source) and os.path.samefile(job.source, job.target)
-    if os.path.exists(job.target) and not same and not job.force:
-        raise OutputError(f"'{job.target}' exists already; pass --force to replace it, or -o for another name")
+        raise OutputError(f"cannot write '{path}': no permission in '{folder}'; choose a place you may write to")
+
+
+def _is_same(one: str, other: str) -> bool:
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.samefile(one, other)
+    return os.path.abspath(one) == os.path.abspath(other)
 
 
 class _Dumper:
@@ -191,7 +231,6 @@ class _Dumper:
 
         self._count += 1
         if self._job.dump_dir is not None:
-            os.makedirs(self._job.dump_dir, exist_ok=True)
             label = name.replace(":", ".").replace("/", ".")
             save(graph, os.path.join(self._job.dump_dir, f"{self._count:03d}.sweep{sweep}.{label}.onnx"))
         if name in self._job.print_after or "all" in self._job.print_after:

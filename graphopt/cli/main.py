@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tomllib
 from pathlib import Path
@@ -52,48 +53,72 @@ def _configured(path: Path) -> dict[str, Any]:
         UsageError: a key is no option of its command.
     """
     try:
-        table = tomllib.loads(path.read_text()).get("tool", {}).get("graphopt", {})
-    except (OSError, tomllib.TOMLDecodeError):
+        text = path.read_text()
+    except OSError:
         return {}
+    try:
+        table = tomllib.loads(text).get("tool", {}).get("graphopt", {})
+    except tomllib.TOMLDecodeError as error:
+        if "tool.graphopt" not in text:
+            return {}
+        raise UsageError(f"pyproject.toml here has [tool.graphopt] but is no valid TOML: {error}; repair it") from error
     group = typer.main.get_command(app)
     commands: dict[str, Any] = getattr(group, "commands", {})
+    defaults: dict[str, Any] = {}
     for name, options in table.items():
         command = commands.get(name)
         if command is None or not isinstance(options, dict):
             raise UsageError(
                 f"[tool.graphopt] has '{name}', which is no command; use [tool.graphopt.optimize] and the like"
             )
-        known = {parameter.name for parameter in command.params}
-        for key in options:
-            if key.replace("-", "_") not in known:
+        known = {parameter.name: parameter for parameter in command.params}
+        for key, value in options.items():
+            parameter = known.get(key.replace("-", "_"))
+            if parameter is None:
                 raise UsageError(f"[tool.graphopt.{name}] has '{key}', which is no option of graphopt {name}")
-    return {name: {key.replace("-", "_"): value for key, value in options.items()} for name, options in table.items()}
+            if isinstance(value, list) and not parameter.multiple:
+                value = ",".join(map(str, value))
+            defaults.setdefault(name, {})[parameter.name] = value
+    return defaults
 
 
 def main() -> NoReturn:
     """Run the command line; never returns."""
     code = EXIT_USAGE
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _ended)
     try:
         result = app(standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except GraphoptError as error:
         show_error(str(error))
     except (typer.Abort, KeyboardInterrupt):
-        show_error("interrupted; nothing was written")
+        show_error("interrupted; what was not finished is not written")
         code = 130
     except BrokenPipeError:
         # Whoever read our output has seen enough; do not complain while Python closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        show_error(f"cannot write the report: {error.strerror or error}; check where the output goes")
+        code = EXIT_USAGE
     except Exception as error:
         code = _usage_or_fault(error)
     sys.exit(code)
+
+
+def _ended(number: int, frame: object) -> NoReturn:
+    """Leave by an exception, so that passing files go and the runtime's process ends."""
+    raise SystemExit(128 + number)
 
 
 def _usage_or_fault(error: Exception) -> int:
     """Wrong usage is told by the parser; anything else is a fault of ours, told with how to report it."""
     tell = getattr(error, "format_message", None)
     if callable(tell):
+        if not tell().strip() or type(error).__name__ == "NoArgsIsHelpError":
+            return EXIT_USAGE  # the help was shown
         context = getattr(error, "ctx", None)
         show_error(f"{tell()}; see {context.command_path if context else 'graphopt'} --help")
         return EXIT_USAGE

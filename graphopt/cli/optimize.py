@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_OK, Ticker, progress, show, show_error, show_json
+from graphopt.cli.output import EXIT_OK, Ticker, leave_quietly, progress, show, show_error, show_json
 from graphopt.errors import UsageError
 
 NAME = "optimize"
@@ -28,7 +27,10 @@ def command(
     out_dir: Annotated[Path | None, typer.Option("--out-dir", help="Folder for the results of several models.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Models optimized at a time.")] = 1,
     level: Annotated[
-        str, typer.Option(help="exact: same bits. default: same within measured noise. fast-math: faster still.")
+        str,
+        typer.Option(
+            help="exact: kernels see the same numbers. default: same within measured noise. fast-math: faster still."
+        ),
     ] = "default",
     target: Annotated[
         str, typer.Option(help="What the result must run on; portable: standard operators only.")
@@ -58,7 +60,7 @@ def command(
     growth_limit: Annotated[int, typer.Option(help="Bytes a folded constant may exceed what it replaces.")] = 1 << 20,
     stop_after: Annotated[int | None, typer.Option(metavar="N", help="Stop after N rewrites.")] = None,
     deadline: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Keep the last finished pass when the time is up.")
+        float | None, typer.Option(min=0.0, metavar="SECONDS", help="Keep the last finished pass when the time is up.")
     ] = None,
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Replay a plan: same passes, same rewrites, nothing timed.")
@@ -73,7 +75,9 @@ def command(
     ] = None,
     external_threshold: Annotated[int, typer.Option(help="Bytes from which a tensor goes external.")] = 1024,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; tell what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Write and run nothing; tell what the passes would do.")
+    ] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Do not run the models; the file is stamped not verified.")
     ] = False,
@@ -86,10 +90,14 @@ def command(
     value_range: options.Ranges = None,
     data: options.Data = None,
     seed: options.Seed = 0,
-    runs: Annotated[int | None, typer.Option(help="Sets of inputs to compare on.")] = None,
-    rtol: Annotated[float | None, typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
-    atol: Annotated[float | None, typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds one load or run may take.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Sets of inputs to compare on.")] = None,
+    rtol: Annotated[
+        float | None, typer.Option(min=0.0, help="Relative tolerance, in place of the measured one.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(min=0.0, help="Absolute tolerance, in place of the measured one.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds one load or run may take.")] = None,
     custom_ops: options.CustomOps = None,
     bench: Annotated[bool, typer.Option("--bench", help="Time the result against the original.")] = False,
     min_speedup: Annotated[
@@ -129,16 +137,19 @@ def command(
     if plan is not None:
         settings.update(read_plan(plan))
     feeds: dict[str, Any] = {
-        "provider": provider,
+        "provider": options.providers(provider),
         "dims": options.sizes(dim, "--dim"),
         "shapes": options.shapes(shape, "--shape"),
         "ranges": options.ranges(value_range),
         "data": data,
         "seed": seed,
-        "custom_ops": tuple(map(str, custom_ops or ())),
+        "custom_ops": options.libraries(custom_ops),
     }
     if min_speedup is not None and not bench:
         raise UsageError("--min-speedup needs --bench")
+    for name in disable or ():
+        if "/" not in name:
+            raise UsageError(f"--disable wants PASS/RULE, not '{name}'; --skip {name} leaves out a whole pass")
     common: dict[str, Any] = {
         "optimize": settings,
         "verify": None if no_verify else {**feeds, "runs": runs, "rtol": rtol, "atol": atol, "timeout": timeout},
@@ -152,10 +163,14 @@ def command(
         "allow_unverified": allow_unverified,
         "min_speedup": min_speedup,
         "name_map": None if name_map is None else str(name_map),
+        "write_plan": None if write_plan is None else str(write_plan),
+        "in_place": output is not None or len(inputs) == 2,
         "dump_dir": None if dump_dir is None else str(dump_dir),
         "print_after": _names(print_after) or (),
     }
     todo = [jobs_of.Job(source, goal, **common) for source, goal in _files(inputs, output, out_dir)]
+    if len(todo) > 1 and (write_plan is not None or name_map is not None):
+        raise UsageError("--write-plan and --name-map are for one model; run them one by one")
     if len(todo) > 1:
         return _several(todo, jobs, json=json, quiet=quiet)
     with progress(f"optimizing {todo[0].source}", quiet=quiet or json) as ticker:
@@ -197,9 +212,7 @@ def _problem(outcome: Any) -> str:
             "find the rule with --stop-after N and report it"
         )
     if outcome.code == 4:
-        return (
-            f"{outcome.job.source}: could not be verified; {outcome.verification.reason} (written as {outcome.written})"
-        )
+        return f"{outcome.job.source}: could not be verified, for the reason above; written as {outcome.written}"
     if outcome.code == 5:
         return f"{outcome.job.source}: not surely {outcome.job.min_speedup} times faster; nothing was written"
     return ""
@@ -214,8 +227,9 @@ def _several(todo: list[Any], jobs: int, *, json: bool, quiet: bool) -> int:
             for index, item in enumerate(todo, 1):
                 outcomes.append(jobs_of.run(item, partial(_say_which, ticker, index, len(todo))))
         else:
-            with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-                for index, outcome in enumerate(pool.map(jobs_of.run, todo), 1):
+            # Leaving the block by an exception ends the processes, and each ends what it started.
+            with get_context("spawn").Pool(jobs, initializer=leave_quietly) as pool:
+                for index, outcome in enumerate(pool.imap(jobs_of.run, todo), 1):
                     ticker.say(f"{index}/{len(todo)} {outcome.job.source}")
                     outcomes.append(outcome)
     if json:
@@ -268,4 +282,9 @@ def _files(inputs: list[Path], output: Path | None, out_dir: Path | None) -> lis
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise UsageError("a list of names is empty; leave the option out, or name at least one")
+    return names

@@ -92,6 +92,32 @@ def ranges(items: Iterable[str] | None) -> dict[str, tuple[float, float]]:
     return found
 
 
+def providers(name: str) -> str:
+    """The provider asked for.
+
+    Raises:
+        UsageError: the runtime has none of that name in any build.
+    """
+    known = ("auto", "cpu", "cuda")
+    if name not in known and not name.endswith("ExecutionProvider"):
+        raise UsageError(
+            f"there is no provider '{name}'; choose {', '.join(known)} or a name like CUDAExecutionProvider"
+        )
+    return name
+
+
+def libraries(paths: Iterable[Path] | None) -> tuple[str, ...]:
+    """Libraries of custom operators.
+
+    Raises:
+        UsageError: a file does not exist.
+    """
+    for path in paths or ():
+        if not path.is_file():
+            raise UsageError(f"there is no library '{path}'; check the path given to --custom-ops")
+    return tuple(map(str, paths or ()))
+
+
 def _integer(text: str, option: str, example: str) -> int:
     try:
         number = int(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,17 +17,26 @@ _PLAIN_WIDTH = 120
 
 def console() -> Console:
     """The console reports are printed on; plain, and wide enough to keep lines whole, where stdout is no terminal."""
-    return Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH, highlight=False, soft_wrap=False)
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    return Console(width=width, highlight=False, markup=False, soft_wrap=False)
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a report."""
-    console().print(renderable)
+    """Print a report; piped, without the blanks that fill a line."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(renderable)
+        return
+    with screen.capture() as captured:
+        screen.print(renderable)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    sys.stdout.flush()
 
 
 def show_json(document: dict[str, Any]) -> None:
     """Print one JSON document, alone on stdout."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 def show_error(message: str) -> None:
@@ -39,6 +49,16 @@ def _escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def leave_quietly() -> None:
+    """In a process of a pool: leave interrupts to the parent, and turn its word to end into an orderly exit."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
 
 
 class Ticker:

@@ -23,10 +23,14 @@ def command(
     value_range: options.Ranges = None,
     data: options.Data = None,
     seed: options.Seed = 0,
-    runs: Annotated[int | None, typer.Option(help="Sets of inputs to compare on.")] = None,
-    rtol: Annotated[float | None, typer.Option(help="Relative tolerance, in place of the measured one.")] = None,
-    atol: Annotated[float | None, typer.Option(help="Absolute tolerance, in place of the measured one.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds one load or run may take.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Sets of inputs to compare on.")] = None,
+    rtol: Annotated[
+        float | None, typer.Option(min=0.0, help="Relative tolerance, in place of the measured one.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(min=0.0, help="Absolute tolerance, in place of the measured one.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds one load or run may take.")] = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,
     verbose: options.Verbose = 0,
@@ -45,7 +49,7 @@ def command(
             str(original),
             str(rewritten),
             level=level,
-            provider=provider,
+            provider=options.providers(provider),
             dims=options.sizes(dim, "--dim"),
             shapes=options.shapes(shape, "--shape"),
             ranges=options.ranges(value_range),
@@ -55,7 +59,7 @@ def command(
             rtol=rtol,
             atol=atol,
             timeout=timeout,
-            custom_ops=tuple(map(str, custom_ops or ())),
+            custom_ops=options.libraries(custom_ops),
         )
     if json:
         show_json(result.to_json())

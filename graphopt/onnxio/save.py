@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -124,8 +126,8 @@ def stage(
     """Write a model in full under a passing name beside `path`; see `save` for arguments and errors."""
     named, model = os.path.abspath(os.fspath(path)), graph.model
     is_external = _was_external(model) if external_data is None else bool(external_data)
-    message = Message() if is_external else write_model(model, stamp=stamp)
-    if message.length > MESSAGE_LIMIT:
+    message = write_model(model, stamp=stamp)
+    if not is_external and message.length > MESSAGE_LIMIT:
         if external_data is False:
             raise ExternalDataError(
                 f"the model has {message.length} bytes, more than one file may hold; write it with external data"
@@ -133,10 +135,11 @@ def stage(
         is_external = True
     target, token = _final(named, is_external=is_external), secrets.token_hex(4)
     folder, name = os.path.split(target)
+    _require_no_data_file(model, target)
     with _reported(target):
         _require_writable(target)
         references = References(target) if external_data == "reference" else None
-        layout = Layout(f"{name}.{token}.data", external_threshold, references)
+        layout = Layout(_data_name(folder, name, message), external_threshold, references)
         if is_external:
             message = write_model(model, layout.place, stamp)
         data_path = os.path.join(folder, layout.location) if layout.tensors else None
@@ -151,6 +154,27 @@ def stage(
             staged.discard()
             raise
     return staged
+
+
+def _data_name(folder: str, name: str, message: Message) -> str:
+    """A name for the data file that nothing has yet, and that the same model gets again."""
+    digest = hashlib.sha256()
+    for piece in message.pieces:
+        digest.update(f"{piece.offset}+{piece.length}".encode() if isinstance(piece, FileRegion) else piece)
+    for count in itertools.count():
+        token = hashlib.sha256(digest.digest() + str(count).encode()).hexdigest()[:8]
+        found = f"{name}.{token}.data"
+        if not os.path.lexists(os.path.join(folder, found)):
+            return found
+    raise AssertionError
+
+
+def _require_no_data_file(model: Model, target: str) -> None:
+    """Refuse to write the model over the file its own weights are read from."""
+    files = model.details.get("external_files")
+    for mapping in files.mappings.values() if files is not None else ():
+        if os.path.exists(target) and os.path.samefile(mapping.path, target):
+            raise OutputError(f"cannot write '{target}': the model's weights are read from it; choose another name")
 
 
 def _final(path: str, *, is_external: bool) -> str:

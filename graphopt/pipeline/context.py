@@ -80,6 +80,8 @@ class Context:
     def replace(self, old: Value, new: Value, builder: Builder | None = None) -> None:
         """As one rewrite: insert what was built, redirect the readers of `old` to `new`, erase the old node if unread.
 
+        A node that is kept by name stays as it is, and so do its readers.
+
         Args:
             old: A result of an operator.
             new: A value of the same type.
@@ -87,6 +89,8 @@ class Context:
         """
         graph = old.producer.graph
         assert graph is not None
+        if old.producer.is_pinned:
+            return
         with self.rewrite(graph):
             for node in () if builder is None else builder.nodes:
                 if node.graph is None:
@@ -94,7 +98,7 @@ class Context:
                     if node.is_operator and not node.name and new.producer is node:
                         node.name = old.producer.name
             graph.replace_uses(old, new)
-            if not old.producer.is_used and not old.producer.is_pinned:
+            if not old.producer.is_used:
                 graph.erase(old.producer)
 
     def keeps(self, node: Node) -> bool:

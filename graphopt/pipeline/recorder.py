@@ -58,7 +58,9 @@ class Recorder:
         return self._records(0)
 
     def _records(self, first: int) -> list[Rewrite]:
-        return [Rewrite(item.number, item.rule, tuple(item.erased), tuple(item.inserted)) for item in self._open[first:]]
+        return [
+            Rewrite(item.number, item.rule, tuple(item.erased), tuple(item.inserted)) for item in self._open[first:]
+        ]
 
     def mark(self) -> Mark:
         """Where the record stands."""

@@ -20,6 +20,8 @@ _VERDICT_STYLE = {
 }
 _SUMMARY_PASSES = 8
 _RULES_SHOWN = 4
+_MESSAGE_LENGTH = 300
+_GROWTH_WORTH_A_WORD = 1.1
 
 
 def _grid() -> Table:
@@ -52,7 +54,7 @@ def optimize_text(
         verification: The verdict, if there is one.
         benchmark: The comparison, if there is one.
         waived: True if the user asked not to verify.
-        verbose: 1 adds every rule, 2 every pass of every sweep.
+        verbose: 1 adds every rule and every pass of every sweep, 2 every rewrite.
     """
     table = _grid()
     table.add_row("model", source)
@@ -72,8 +74,11 @@ def optimize_text(
         table.add_row(name, text)
     stopped = "" if report.converged else f", stopped by: {report.stopped_by}"
     table.add_row("passes", f"{_plural(report.sweeps, 'sweep')} in {seconds_text(report.seconds)}{stopped}")
-    for failure in report.failures:
-        table.add_row("", _line((f"pass {failure.name} failed and was rolled back: {failure.error}", "yellow")))
+    failures = dict.fromkeys((failure.name, _short(failure.error)) for failure in report.failures)
+    for name, error in list(failures)[: None if verbose else 3]:
+        table.add_row("", _line((f"pass {name} failed and was rolled back: {error}", "yellow")))
+    if report.bytes_after > _GROWTH_WORTH_A_WORD * report.bytes_before:
+        table.add_row("note", "constants computed ahead are larger than what computed them; --growth-limit 0 avoids it")
     for note in report.notes if verbose else report.notes[:2]:
         table.add_row("note", note)
     _verdict_rows(table, verification, waived)
@@ -97,7 +102,7 @@ def _pass_rows(report: OptimizeReport, verbose: int) -> list[tuple[str, str]]:
     if not verbose and len(rows) > _SUMMARY_PASSES:
         rest = len(rows) - _SUMMARY_PASSES
         rows = [*rows[:_SUMMARY_PASSES], ("", f"and {_plural(rest, 'more pass', 'more passes')}; -v shows all")]
-    if verbose >= 2:
+    if verbose:
         rows.extend(
             (
                 f"  sweep {item.sweep}",
@@ -105,7 +110,18 @@ def _pass_rows(report: OptimizeReport, verbose: int) -> list[tuple[str, str]]:
             )
             for item in report.passes
         )
+    if verbose >= 2:
+        rows.extend(
+            (f"  {item.number}", f"{item.rule}: {', '.join(item.erased) or '-'} → {', '.join(item.inserted) or '-'}")
+            for item in report.rewrites
+        )
     return rows
+
+
+def _short(text: str) -> str:
+    """The first line of a message, and not all of a long one; runtimes write whole source lines into theirs."""
+    line = text.split("\n", 1)[0]
+    return line if len(line) <= _MESSAGE_LENGTH else f"{line[:_MESSAGE_LENGTH]} …"
 
 
 def _operators_gone(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -121,7 +137,7 @@ def _verdict_rows(table: Table, verification: Verification | None, waived: bool)
         return
     style = _VERDICT_STYLE[verification.verdict]
     where = f" on {verification.provider}" if verification.provider else ""
-    table.add_row("verdict", _line((verification.verdict, style), f"{where}: {verification.reason}"))
+    table.add_row("verdict", _line((verification.verdict, style), f"{where}: {_short(verification.reason)}"))
     for output in verification.outputs:
         if output.verdict == "different":
             table.add_row("", f"{output.name}: {output.reason}")

@@ -154,6 +154,8 @@ def check_replacement(item: Rule, match: Match, replacement: Replacement) -> tup
     if isinstance(replacement, Miss):
         return replacement
     root = match.root
+    if any(node.is_pinned for node in match.nodes):
+        return Miss("a node of the match is kept by name")
     values = replacement if isinstance(replacement, tuple) else (replacement,)
     if len(values) < len(root.results):
         values = (*values, *[None] * (len(root.results) - len(values)))
