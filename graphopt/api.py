@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphopt.analysis.inference import Inference
-from graphopt.errors import ModelError, UsageError
+from graphopt.errors import UsageError
 from graphopt.ir import Graph, Model
 from graphopt.onnxio import load, save, to_proto, write_model
 from graphopt.onnxio.namemap import NameMap

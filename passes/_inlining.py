@@ -142,13 +142,13 @@ def inline_single_trip(node: Node, context: Context, names: TakenNames) -> bool:
         _release(node, names)
         again, *copies = clone_body(body, graph, inputs, rank=node.rank, taken=names)
         names.claim(body)
-        _erase_unread(again.producer, graph)
         for index in range(len(states), len(node.results)):
             if node.results[index].uses:
                 copies[index] = _stacked(copies[index], node, context)
         own = {value for value in outputs[: len(states)] if value.producer.graph is body and value not in inputs}
         _hand_over(node, copies, own, outputs)
         graph.erase(node)
+        _erase_unread(again.producer, graph)
     return True
 
 

@@ -111,9 +111,8 @@ class Transposes:
             perm = self.perm_of(node)
             if perm is None or node.operands[0] is None:
                 continue
-            is_swap = perm == swapped(identity(len(perm)))
             readers = self.readers(node.results[0], len(perm))
-            if any(not (is_swap and takes_swapped(reader.node, reader.index)) for reader in readers):
+            if any(perm not in absorbed_by(reader.node, reader.index, len(perm)) for reader in readers):
                 moved += self.moved(node.operands[0], identity(len(perm)), perm)
                 price += self.price(node.operands[0], identity(len(perm)), perm)
         return moved, price
@@ -125,20 +124,22 @@ def hidden_bytes(node: Node, axis: int) -> int:
     return 0 if result.rank is None or axis in (-1, result.rank - 1) else 2 * size_of(result, result.rank)
 
 
-def takes_swapped(node: Node, index: int) -> bool:
-    """True if a node reads this operand with its last two axes swapped at no cost.
+def absorbed_by(node: Node, index: int, rank: int) -> tuple[Perm, ...]:
+    """The permutations of an operand that a matrix product applies by itself, at no cost; empty for other operators.
 
-    A Gemm says so by an attribute, and a runtime folds the Transpose into a MatMul.
+    A Gemm says so by an attribute. A runtime folds into a MatMul the Transpose that swaps the last two axes, and the
+    one that takes the first axis behind the other batch axes, and both.
     """
-    if node.domain or node.op_type not in ("Gemm", "MatMul") or index > 1 or not node.is_operator:
-        return False
+    if node.domain or node.op_type not in ("Gemm", "MatMul") or index > 1 or not node.is_operator or rank < 2:
+        return ()
     value = node.operands[index]
-    return value is not None and value.dtype is not None and value.dtype.is_float
-
-
-def swapped(perm: Perm) -> Perm:
-    """The permutation followed by a swap of the last two axes."""
-    return perm if len(perm) < 2 else (*perm[:-2], perm[-1], perm[-2])
+    if value is None or value.dtype is None or not value.dtype.is_float:
+        return ()
+    swap = (*range(rank - 2), rank - 1, rank - 2)
+    if node.op_type == "Gemm" or rank == 2:
+        return (swap,)
+    batch = (*range(1, rank - 1), 0, rank - 1)
+    return (swap, batch, compose(batch, swap))
 
 
 def is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:

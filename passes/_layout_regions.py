@@ -17,8 +17,8 @@ from networkx.algorithms.flow import boykov_kolmogorov
 
 from graphopt import Node, Value
 from passes._carriers import RESULT, Plan, plan_of
-from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, hidden_bytes, is_free, swapped, takes_swapped
-from passes._permutation import Perm, compose, identity, is_identity
+from passes._layout_cost import LAST_AXIS, NODE_COST, Transposes, absorbed_by, hidden_bytes, is_free
+from passes._permutation import Perm, compose, identity, inverse, is_identity
 from passes._proofs import HALVES
 
 MAX_REGION = 600
@@ -73,13 +73,13 @@ class _Root:
         value: The value.
         turned: The order in which it comes out if its producer turns; None if that is not of the region.
         readers: What reads it, with the order it reads in if it stays and if it turns.
-        products: For each matrix product that reads it, the two orders that are the same to it.
+        products: For each matrix product that reads it, the orders that are the same to it.
     """
 
     value: Value
     turned: Perm | None
     readers: tuple[tuple[Node, Perm, Perm], ...]
-    products: tuple[tuple[Perm, Perm], ...]
+    products: tuple[tuple[Perm, ...], ...]
 
 
 class Division:
@@ -112,8 +112,9 @@ class Division:
         plan = self._region.get(value.producer)
         readers, products = [], []
         for reader in self._transposes.readers(value, rank):
-            if takes_swapped(reader.node, reader.index):
-                products.append((reader.perm, swapped(reader.perm)))
+            absorbed = absorbed_by(reader.node, reader.index, rank)
+            if absorbed:
+                products.append((reader.perm, *(compose(reader.perm, inverse(perm)) for perm in absorbed)))
                 continue
             own = self._region.get(reader.node)
             read = None if own is None else own.reads[reader.index].perm
@@ -154,10 +155,10 @@ class Division:
         for root in self._roots:
             given = root.turned if root.turned is not None and root.value.producer in turning else None
             wanted = {turned if node in turning else stays for node, stays, turned in root.readers}
-            for one, other in root.products:
-                there = {identity(len(one)) if given is None else given, *wanted}
-                if one not in there and other not in there:
-                    wanted.add(one)
+            for orders in root.products:
+                there = {identity(len(orders[0])) if given is None else given, *wanted}
+                if there.isdisjoint(orders):
+                    wanted.add(orders[0])
             if wanted:
                 own = identity(len(min(wanted))) if given is None else given
                 root_moved, root_price = self._transposes.of_orders(root.value, own, sorted(wanted))
@@ -190,7 +191,7 @@ class Division:
         orders: dict[Perm, None] = {}
         for _, stays, turned in root.readers:
             orders[stays] = orders[turned] = None
-        products = [_nearest(pair, root.turned) for pair in root.products]
+        products = [_nearest(orders, root.turned) for orders in root.products]
         orders.update(dict.fromkeys(perm for perm in products if perm is not None))
         for perm in sorted(orders):
             own = identity(len(perm))
@@ -276,10 +277,9 @@ def _own_price(node: Node, plan: Plan | None) -> tuple[int, int]:
     return moved, moved + NODE_COST // 4 * (lined_up + len(plan.picks))
 
 
-def _nearest(pair: tuple[Perm, Perm], turned: Perm | None) -> Perm | None:
-    """The order of two that a root gives if it stays, else the one it gives if it turns; None if both, or neither."""
-    own = identity(len(pair[0]))
-    found = [perm for perm in (own, turned) if perm in pair]
+def _nearest(orders: tuple[Perm, ...], turned: Perm | None) -> Perm | None:
+    """The order that a root gives if it stays, else the one it gives if it turns; None if both will do, or neither."""
+    found = [perm for perm in (identity(len(orders[0])), turned) if perm in orders]
     return found[0] if len(found) == 1 else None
 
 

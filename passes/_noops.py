@@ -16,10 +16,11 @@ def is_relay(node: Node, value: Value) -> bool:
     if any(user.kind is not Kind.RETURN for user in node.result.users):
         return False
     is_returned = any(user.kind is Kind.RETURN for user in value.users)
-    is_foreign = value.producer.graph is not node.graph
-    # A body may return its own input under any name, the model and a function may not.
-    is_input = value.producer.kind is Kind.INPUT and node.graph is not None and node.graph.owner is None
-    return is_returned or is_foreign or is_input
+    graph = node.graph
+    assert graph is not None
+    # A body may return most of its own inputs under any name, the model and a function may not.
+    is_input = value.producer.kind is Kind.INPUT and graph.owner is None
+    return is_returned or is_input or not graph.can_return(value)
 
 
 def is_fragile_output(node: Node, value: Value) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from graphopt import Builder, Context, Graph, Match, Miss, Node, Tensor, Value, const, graph_pass, op, rule, var
 from passes._carriers import RESULT, plan_of
 from passes._exactness import EXACT, SUMS, VALUES, class_of
-from passes._layout_cost import Transposes, is_free, is_same_sequence, swapped, takes_swapped
+from passes._layout_cost import Transposes, absorbed_by, is_free, is_same_sequence
 from passes._layout_regions import MAX_REGION, SMALL_REGION, Division, MayTurn, grow
 from passes._layout_turning import Turning
 from passes._permutation import Perm, compose, identity, inverse, is_identity, perm_of
@@ -50,7 +50,7 @@ def merge_transposes(m: Match, b: Builder) -> Value | Miss:
     if first is None or second is None or len(first) != len(second):
         return b.no("a permutation is not known")
     perm = compose(first, second)
-    is_folded = second == swapped(identity(len(second))) and all(takes_swapped(*use) for use in m.root.results[0].uses)
+    is_folded = all(second in absorbed_by(*use, len(second)) for use in m.root.results[0].uses)
     if is_folded and not is_identity(perm):
         return b.no("the second one costs nothing where it stands, before a matrix product")
     own = identity(len(perm))

@@ -188,6 +188,20 @@ class Structure:
             graph = graph.owner.graph
         return True
 
+    def can_return(self, value: Value) -> bool:
+        """True if this body may return the value itself; where not, the file needs an Identity.
+
+        ONNX forbids returning a value of an outer graph. An input that a Scan's body returns, and the counter that a
+        Loop's body returns, ONNX Runtime gives out before it is written or after it has moved on.
+        """
+        producer = value.producer
+        if producer.graph is not self:
+            return False
+        owner = self.owner
+        if owner is None or owner.domain or producer.kind is not Kind.INPUT:
+            return True
+        return not (owner.op_type == "Scan" or (owner.op_type == "Loop" and value is self.inputs[0]))
+
     def captures(self) -> list[Value]:
         """The outer values that nodes in this body, or deeper, read."""
         return list(dict.fromkeys(value for _, _, value in reads_from_outside(cast("Graph", self))))

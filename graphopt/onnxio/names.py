@@ -111,7 +111,7 @@ class Names:
             return
         for value in body.outputs:
             name = self.of[value]
-            if value.producer.graph is not body or name in names:
+            if not body.can_return(value) or name in names:
                 name = self.fresh(f"{name}_out")
                 relays.append((value, name))
             names.append(name)

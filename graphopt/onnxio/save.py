@@ -173,7 +173,7 @@ def _require_no_data_file(model: Model, target: str) -> None:
     """Refuse to write the model over the file its own weights are read from."""
     files = model.details.get("external_files")
     for mapping in files.mappings.values() if files is not None else ():
-        if os.path.exists(target) and os.path.samefile(mapping.path, target):
+        if os.path.exists(mapping.path) and os.path.exists(target) and os.path.samefile(mapping.path, target):
             raise OutputError(f"cannot write '{target}': the model's weights are read from it; choose another name")
 
 

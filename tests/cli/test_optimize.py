@@ -307,6 +307,13 @@ def test_a_cyclic_graph(run: Run, tmp_path: Path) -> None:
         (("--plan", "nowhere.json"), "nowhere.json"),
         (("--no-such-option",), "no-such-option"),
         (("--range", "x=9:1"), "x=0:255"),
+        (("--provider", "foo"), "cuda"),
+        (("--custom-ops", "nolib.so"), "nolib.so"),
+        (("--timeout", "-1"), "timeout"),
+        (("--runs", "0"), "runs"),
+        (("--disable", "identities"), "--skip"),
+        (("--passes", ""), "empty"),
+        (("--print-after", "nope"), "nope"),
     ],
 )
 def test_wrong_options(run: Run, model: Path, tmp_path: Path, options: tuple[str, ...], word: str) -> None:
@@ -333,3 +340,85 @@ def test_a_full_disk(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.
     before = model.read_bytes()
     assert "space" in bad(run, tmp_path, model, "-o", model)
     assert model.read_bytes() == before
+
+
+def test_nothing_is_replaced_unasked(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    taken = tmp_path / "taken.json"
+    taken.write_text("precious")
+    for options in (
+        ("--out-dir", "."),
+        ("--name-map", model),
+        ("--name-map", taken),
+        ("--write-plan", taken),
+        ("-o", "p.onnx", "--write-plan", "p.onnx"),
+        ("--name-map", "no/such/folder.json"),
+        ("--dump-dir", taken),
+    ):
+        assert bad(run, tmp_path, model, *options)
+    assert taken.read_text() == "precious"
+    (tmp_path / "model.opt.unverified.onnx").write_text("precious")
+    assert "exists" in bad(run, tmp_path, model)
+
+
+def test_the_weights_of_the_model_are_never_replaced(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(4096))
+    external(tmp_path / "m.onnx", "w.bin")
+    assert "weights" in bad(run, tmp_path, tmp_path / "m.onnx", "-o", tmp_path / "w.bin", "--force")
+    assert (tmp_path / "w.bin").read_bytes() == bytes(4096)
+
+
+def test_external_results_have_the_same_bytes_each_time(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(bytes(4096))
+    external(tmp_path / "m.onnx", "w.bin")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        assert run("optimize", tmp_path / "m.onnx", "-o", tmp_path / name / "out.onnx", "--no-verify").code == 0
+    assert names_in(tmp_path / "one") == names_in(tmp_path / "two")
+    for name in names_in(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_kept_operator_that_does_nothing_survives(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run("optimize", model, "--keep", "i").code == 0
+    assert operators(tmp_path / "model.opt.onnx") == ["Identity", "Mul", "Relu"]
+
+
+def test_a_growing_file_is_remarked_on(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "grows.onnx"
+    column, row = ", ".join(["0.5"] * 64), ", ".join(["0.25"] * 64)
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 20]> g (float[64,64] x) => (float[64,64] y)'
+            f"<float[64,1] a = {{{column}}}, float[1,64] c = {{{row}}}> {{ b = Mul(a, c) y = Add(x, b) }}"
+        ),
+        path,
+    )
+    assert "--growth-limit" in run("optimize", path).out
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_ended_from_outside_nothing_is_left(model: Path, tmp_path: Path, number: str) -> None:
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        '"""Takes its time."""\nimport time\nfrom graphopt import graph_pass\n'
+        '@graph_pass(before="(float[2] x) => (float[2] y) { y = Relu(x) }",'
+        ' after="(float[2] x) => (float[2] y) { y = Relu(x) }")\n'
+        'def wait(graph, context):\n    """Wait."""\n    print("waiting", flush=True)\n    time.sleep(30)\n'
+    )
+    before = model.read_bytes()
+    command = [sys.executable, "-m", "graphopt", "optimize", str(model), "-o", str(model), "--load", str(slow)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        started = time.monotonic()
+        process.send_signal(getattr(signal, number))
+        assert process.wait(20) == 128 + getattr(signal, number)
+        assert time.monotonic() - started < 10
+    assert model.read_bytes() == before
+    assert [name for name in names_in(tmp_path) if "tmp" in name or "data" in name] == []

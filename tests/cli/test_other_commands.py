@@ -43,6 +43,24 @@ def test_missing_files_are_one_line(run: Run, model: Path, command: str) -> None
     assert "nowhere.onnx" in done.err
 
 
+@pytest.mark.parametrize("command", ["verify", "bench"])
+def test_what_is_no_model_is_one_line(run: Run, model: Path, command: str) -> None:
+    broken = model.with_name("broken.onnx")
+    broken.write_bytes(model.read_bytes()[:40])
+    assert run(command, broken, model).code == 2
+    assert run(command, model, broken).code == 2
+
+
+def test_lists_in_the_project_are_read(run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[tool.graphopt.optimize]\nskip = ["identities", "layout"]\n')
+    done = run("optimize", model, "--no-verify", "--json")
+    assert done.code == 0
+    assert {item["name"] for item in done.json["report"]["passes"]}.isdisjoint({"identities", "layout"})
+    (tmp_path / "pyproject.toml").write_text("[tool.graphopt.optimize\n")
+    assert run("optimize", model, "--force").code == 2
+
+
 def test_passes(run: Run) -> None:
     listed = run("passes")
     assert listed.code == 0

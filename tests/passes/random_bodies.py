@@ -147,9 +147,7 @@ class _Maker:
         again = body.name("again")
         ends = self.random.random()
         if ends < 0.2:
-            body.nodes.append(
-                helper.make_node("Constant", [], [again], value=numpy_helper.from_array(np.array(False)))
-            )
+            body.nodes.append(helper.make_node("Constant", [], [again], value=numpy_helper.from_array(np.array(False))))
         else:
             body.nodes.append(helper.make_node("Identity", [go if ends < 0.8 else self.pick(body.conditions)], [again]))
         names = self.returns(body, states + stacks)
