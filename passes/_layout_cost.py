@@ -53,7 +53,8 @@ class Transposes:
         """The permutation of a Transpose of this graph that may go away; None for any other node."""
         if node.op_type != "Transpose" or node.graph is not self.graph or node.is_pinned or self._is_kept(node):
             return None
-        return perm_of(node)
+        perm = perm_of(node)
+        return None if perm is None or _splits_heads(node, perm) else perm
 
     def root_of(self, value: Value) -> tuple[Value, Perm | None]:
         """What a value is a Transpose of, and by which permutation; None if it is none."""
@@ -127,8 +128,8 @@ def hidden_bytes(node: Node, axis: int) -> int:
 def absorbed_by(node: Node, index: int, rank: int) -> tuple[Perm, ...]:
     """The permutations of an operand that a matrix product applies by itself, at no cost; empty for other operators.
 
-    A Gemm says so by an attribute. A runtime folds into a MatMul the Transpose that swaps the last two axes, and the
-    one that takes the first axis behind the other batch axes, and both.
+    A Gemm says so by an attribute. A runtime folds into a MatMul the Transpose that swaps the last two axes; of two
+    operands of the same rank also the one that takes the first axis behind the other batch axes, and both together.
     """
     if node.domain or node.op_type not in ("Gemm", "MatMul") or index > 1 or not node.is_operator or rank < 2:
         return ()
@@ -136,10 +137,23 @@ def absorbed_by(node: Node, index: int, rank: int) -> tuple[Perm, ...]:
     if value is None or value.dtype is None or not value.dtype.is_float:
         return ()
     swap = (*range(rank - 2), rank - 1, rank - 2)
-    if node.op_type == "Gemm" or rank == 2:
+    other = node.operands[1 - index]
+    if rank == 2 or other is None or other.rank != rank:
         return (swap,)
     batch = (*range(1, rank - 1), 0, rank - 1)
     return (swap, batch, compose(batch, swap))
+
+
+def _splits_heads(node: Node, perm: Perm) -> bool:
+    """True for the Transpose behind the Reshape that splits attention heads, where it moves nothing.
+
+    For one token it could be left out, but runtimes fuse attention by that pattern.
+    """
+    value = node.operands[0]
+    if value is None or perm[:2] != (0, 2) or len(perm) != 4 or value.producer.op_type != "Reshape":
+        return False
+    source = value.producer.operands[0]
+    return source is not None and source.rank == 3 and is_same_sequence(value, identity(4), perm)
 
 
 def is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:

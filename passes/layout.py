@@ -19,7 +19,7 @@ from passes._permutation import Perm, compose, identity, inverse, is_identity, p
 
 x, y, z = var("x"), var("y"), var("z")
 _MAX_ROUNDS = 20
-_EFFORT = 4
+_EFFORT = 1
 """How often each node may on average be looked at in one round as part of a large region."""
 
 # --- Transposes alone -------------------------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ def _doubts(dim: Expr, seen: dict[Expr, None], found: dict[Doubt, None]) -> None
             judged = part.args[:1]
         elif part.name == "batch_dim":
             judged = part.args[2:]
+        elif part.name == "reduced_dim":
+            judged = part.args[1:]
         elif part.name == "filled_dim":
             judged = part.args[1::2]
         elif part.name == "min":

@@ -135,7 +135,7 @@ class Inference:
             return onnx_inference.infer(node)
         try:
             return function(node)
-        except (IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        except (IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
             # A malformed node: the runtime will say what is wrong with it.
             _LOGGER.debug("no inference for %r: %s", node, error)
             return ()

@@ -44,6 +44,7 @@ from graphopt.ir.symbol_functions import (
     truncdiv,
     truncmod,
 )
+from graphopt.ir.symbol_sizes import magnitude
 
 __all__ = [
     "Application",
@@ -66,6 +67,7 @@ __all__ = [
     "is_nonnegative",
     "is_nonzero",
     "is_positive",
+    "magnitude",
     "maximum",
     "minimum",
     "mod",

@@ -281,8 +281,15 @@ def broadcast(*args: Integer) -> Integer:
 
 
 def _is_cut_of(arg: Integer, whole: Integer) -> bool:
-    """True for `min(whole, k)` with positive `k`: where that is less than `whole` and not 1, they do not broadcast."""
-    if not isinstance(arg, Application) or arg.name != "min" or whole not in arg.args:
+    """True for `min(whole, k)` with positive `k`: where that is less than `whole` and not 1, they do not broadcast.
+
+    So it is for `reduced_dim(whole, ...)`, which is 1 or `whole`.
+    """
+    if not isinstance(arg, Application) or whole not in arg.args:
+        return False
+    if arg.name == "reduced_dim":
+        return arg.args[0] is whole
+    if arg.name != "min":
         return False
     return all(piece is whole or (not isinstance(piece, str) and is_positive(piece)) for piece in arg.args)
 

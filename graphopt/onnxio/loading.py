@@ -9,7 +9,7 @@ from google.protobuf.message import EncodeError, Message
 
 from graphopt.errors import ModelError
 from graphopt.ir import Graph
-from graphopt.onnxio.collector import collector_paused
+from graphopt.ir.collector import collector_paused
 from graphopt.onnxio.reader import ModelReader
 from graphopt.tensors import map_file
 

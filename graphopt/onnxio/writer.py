@@ -9,8 +9,8 @@ from onnx import AttributeProto, FunctionProto, ModelProto, OperatorSetIdProto, 
 
 from graphopt.errors import ModelError
 from graphopt.ir import Form, Function, Graph, Kind, Model, Node, Value, contradict
+from graphopt.ir.collector import collector_paused
 from graphopt.onnxio import protos
-from graphopt.onnxio.collector import collector_paused
 from graphopt.onnxio.external import ExternalFiles
 from graphopt.onnxio.metadata import is_replaced, write_stamp
 from graphopt.onnxio.names import Names, names_of

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from graphopt.errors import DidNotConvergeError, PassError, UsageError
 from graphopt.ir import Edit, Graph, Journal, Model, Node, Retyped, RewriteLimitReached, check_graph
+from graphopt.ir.collector import collector_paused
 from graphopt.pipeline.context import Context, PassTakenBack
 from graphopt.pipeline.passes import Pass, Settled
 from graphopt.pipeline.recorder import Recorder, count_edges, count_nodes
@@ -92,7 +93,8 @@ class MetaOptimizer:
         _pin(model, context.options.keep)
         context.inference.run()
         settled, sweeps, stopped_by = Settled(), 0, "fixed point"
-        with model.listening(recorder):
+        # What passes throw away is little beside what the collector would walk over to find it.
+        with model.listening(recorder), collector_paused():
             while True:
                 sweeps += 1
                 edits_before = recorder.edits

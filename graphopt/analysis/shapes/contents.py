@@ -18,6 +18,7 @@ from graphopt.ir.symbol import (
     divide_exactly,
     is_nonnegative,
     is_nonzero,
+    magnitude,
     maximum,
     minimum,
     mod,
@@ -31,37 +32,60 @@ from graphopt.tensors import DType
 Operation = Callable[[Any, Any], Any]
 EXACT = {DType.DOUBLE: 1 << 53, DType.FLOAT: 1 << 24, DType.FLOAT16: 1 << 11, DType.BFLOAT16: 1 << 8}
 """Whole numbers up to these are exact in a floating-point type."""
+_LARGEST_SINGLE = int(np.finfo(np.float32).max)
 _RANGE = {DType.INT32: 2**31, DType.INT64: 2**63, DType.BOOL: 2}
+MOST = 1 << 30
+_MOST_IN_INT32 = 1 << 20
+"""Symbolic arithmetic is judged as if no input held more elements than these."""
+IN_DOUBLE = 1 << 53
+"""Where the runtime computes integers in double, it is exact up to here."""
+SHORT = (1 << 31) - 1
+"""Some integer kernels of the runtime look at 32 bits only."""
 
 
 def is_exact(item: Dim, dtype: DType | None) -> bool:
     """True if a value of this type can hold exactly this number.
 
-    Shape arithmetic in int32, int64 and double is taken not to overflow while it is symbolic: a tensor of such a size
-    fits no machine. A float does not hold the size of a long recording, so there a bound must be provable.
+    Whether symbolic arithmetic in int32, int64 and double overflows is judged as if no input held more than 2**30
+    elements, in int32 2**20. A float does not hold the size of a long recording, so there a bound must be provable.
     """
     if item is None or dtype is None:
         return False
     limit = EXACT.get(dtype)
     if limit is None:
-        return not isinstance(item, int) or -_RANGE.get(dtype, 0) <= item < _RANGE.get(dtype, 0)
+        end = _RANGE.get(dtype, 0)
+        return -end <= item < end if isinstance(item, int) else is_within(item, end - 1, dtype)
     if dtype is DType.DOUBLE and isinstance(item, Expr):
-        return True
+        return is_within(item, limit)
     low, high = bounds(item)
     return low is not None and high is not None and -limit <= low and high <= limit
+
+
+def is_within(item: Integer, limit: int, dtype: DType | None = None) -> bool:
+    """True if the absolute value is at most `limit`, as far as inputs are no larger than can be expected."""
+    size = magnitude(item, _MOST_IN_INT32 if dtype is DType.INT32 else MOST)
+    return size is not None and size <= limit
 
 
 def fitted(item: Dim, dtype: DType | None) -> Dim:
     """What a value of this type holds where the exact result is `item`; None where that is not known."""
     if item is None or is_exact(item, dtype):
         return item
-    return single(item) if dtype is DType.FLOAT else None
+    if dtype is not DType.FLOAT or (isinstance(item, int) and abs(item) > _LARGEST_SINGLE):
+        return None
+    return single(item)
 
 
 def single(item: Integer) -> Integer:
-    """A whole number rounded to single precision, which is a whole number again."""
+    """A whole number rounded to single precision, which is a whole number again.
+
+    Raises:
+        OverflowError: It is a number that single precision does not reach.
+    """
     if not isinstance(item, Expr):
-        return int(np.float32(item))
+        fits = -(1 << 63) <= item < 1 << 63
+        # By way of double it would be rounded twice.
+        return int(np.int64(item).astype(np.float32)) if fits else int(np.float32(item))
     if is_exact(item, DType.FLOAT):
         return item
     factors = list(item.terms.items())
@@ -147,13 +171,18 @@ def modulo(left: Integer, right: Integer) -> Dim:
 
 
 def modulo_towards_zero(left: Integer, right: Integer) -> Dim:
-    """The remainder with the sign of the dividend."""
+    """The remainder with the sign of the dividend, which the runtime computes in double."""
+    if not is_within(left, IN_DOUBLE) or not is_within(right, IN_DOUBLE):
+        return None
     return None if isinstance(right, int) and right == 0 else truncmod(left, right, assume_nonzero=True)
 
 
 def power(base: Integer, exponent: Integer) -> Dim:
-    """A power with a small constant exponent."""
-    return base**exponent if isinstance(exponent, int) and 0 <= exponent <= 8 else None
+    """A power with a small constant exponent, which the runtime computes in double."""
+    if not isinstance(exponent, int) or not 0 <= exponent <= 8:
+        return None
+    result = base**exponent
+    return result if is_within(result, IN_DOUBLE) else None
 
 
 def least(left: Integer, right: Integer) -> Dim:
@@ -166,14 +195,24 @@ def greatest(left: Integer, right: Integer) -> Dim:
     return maximum(left, right)
 
 
+def short(operation: Operation) -> Operation:
+    """The operation where both numbers fit 32 bits: of longer ones kernels of the runtime see a part only."""
+
+    def on_short(left: Integer, right: Integer) -> Dim:
+        found: Dim = operation(left, right) if is_within(left, SHORT) and is_within(right, SHORT) else None
+        return found
+
+    return on_short
+
+
 def absolute(item: Integer) -> Dim:
     """The absolute value."""
     return maximum(item, -item)
 
 
 def sign(item: Integer) -> Dim:
-    """The sign where it is provable."""
-    return compare(item, 0)
+    """The sign where it is provable and the number fits 32 bits: of longer ones the runtime sees a part only."""
+    return compare(item, 0) if is_within(item, SHORT) else None
 
 
 def equal(left: Integer, right: Integer) -> Dim:

@@ -26,14 +26,14 @@ from graphopt.analysis.shapes.common import (
     vector,
 )
 from graphopt.ir import Node, Shape, TensorType
-from graphopt.ir.symbol import Integer, is_nonnegative, is_nonzero
+from graphopt.ir.symbol import Integer, compare, is_nonnegative, is_nonzero
 from graphopt.tensors import DType
 
 # fmt: off
 _SAME = [
     "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp",
     "Gelu", "HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LRN",
-    "MeanVarianceNormalization", "Mish", "PRelu", "Reciprocal", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softmax",
+    "MeanVarianceNormalization", "Mish", "Reciprocal", "Selu", "Shrink", "Sigmoid", "Sin", "Sinh", "Softmax",
     "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu", "ReverseSequence",
     "InstanceNormalization", "GroupNormalization",
 ]
@@ -70,6 +70,13 @@ def identity(node: Node) -> Facts:
     """The operand itself, whatever its type."""
     value = node.operand(0)
     return (UNKNOWN if value is None else Fact(value.type, contents(value)),)
+
+
+@transfer("PRelu")
+def prelu(node: Node) -> Facts:
+    """The operand and its slopes broadcast to each other: the runtime takes slopes of a larger shape."""
+    value = node.operands[0]
+    return (UNKNOWN,) if value is None else one(value.dtype, _pair_shape(node))
 
 
 def _pair_shape(node: Node) -> Shape | None:
@@ -148,6 +155,8 @@ def variadic(node: Node) -> Facts:
             shape = broadcast_shapes(shape, shape_of(value))
     operation = {"Sum": on.add, "Min": on.least, "Max": on.greatest}.get(node.op_type)
     dtype = first.dtype
+    if dtype is DType.INT64 and operation is not None and len(operands) > 1:
+        operation = on.short(operation)
     if operation is None or dtype not in CARRIERS or not node.has_latest_meaning:
         return one(dtype, shape)
     if any(contents(value) is None for value in operands):
@@ -227,11 +236,17 @@ def unary(node: Node) -> Facts:
     operation = _UNARY[node.op_type]
     if value.dtype in FLOAT_CARRIERS and node.op_type == "Neg":
         operation = _negated_float
+    if value.dtype in FLOAT_CARRIERS and node.op_type == "Sign":
+        operation = _sign_of_float
     return vector(value.dtype, on.mapped(value, operation, value.dtype), value.shape)
 
 
 def _negated_float(item: Integer) -> Integer | None:
     return -item if is_nonzero(item) else None
+
+
+def _sign_of_float(item: Integer) -> Integer | None:
+    return compare(item, 0)
 
 
 @transfer("Clip")

@@ -133,16 +133,22 @@ def _length_of_unknown(start: Dim, end: Dim, step: Dim) -> Dim:
 
 
 def _sliced(array: Array, cuts: list[Cut]) -> Array | None:
-    index: list[slice] = [slice(None)] * array.ndim
     for axis, start, end, step in cuts:
         if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int) or step == 0:
             return None
-        stop: int | None = end
-        if step < 0 and (end < -array.shape[axis] or end in _NO_END):
-            stop = None  # numpy would read -1 - size as the last element
-        index[axis] = slice(start, stop, step)
-    found: Array = array[tuple(index)]
-    return found
+        array = np.take(array, _places(array.shape[axis], start, end, step), axis=axis)
+    return array
+
+
+def _places(size: int, start: int, end: int, step: int) -> list[int]:
+    """The indices that a slice takes; numpy takes none where it starts before the first and runs backwards."""
+    if size == 0:
+        return []
+    first = start + size if start < 0 else start
+    last = -1 if step < 0 and end in _NO_END else end + size if end < 0 else end
+    if step > 0:
+        return list(range(min(max(first, 0), size), min(max(last, 0), size), step))
+    return list(range(min(max(first, 0), size - 1), min(max(last, -1), size - 1), step))
 
 
 # --- Pad ------------------------------------------------------------------------------------------------------------

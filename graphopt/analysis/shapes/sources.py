@@ -25,6 +25,7 @@ from graphopt.analysis.shapes.common import (
     tensor,
     transfer,
 )
+from graphopt.analysis.shapes.contents import fitted
 from graphopt.ir import Dim, Node, Shape, Value
 from graphopt.ir.symbol import Integer, ceildiv, is_nonnegative, maximum
 from graphopt.tensors import DType, Tensor
@@ -75,12 +76,16 @@ def constant_of_shape(node: Node) -> Facts:
 @transfer("Range")
 def range_(node: Node) -> Facts:
     """Numbers from a start to a limit in steps."""
-    start, _, delta = (scalar_content(value) for value in node.operands)
     dtype = dtype_of(node.operand(0))
     count = _range_count(node)
     if not isinstance(count, int) or count > MAX_ELEMENTS or dtype not in INTEGER_CARRIERS:
         return one(dtype, (count,))
-    return one(dtype, (count,), tuple(plus(start, None if delta is None else delta * index) for index in range(count)))
+    return one(dtype, (count,), tuple(_stepped(node, index) for index in range(count)))
+
+
+def _stepped(node: Node, index: int) -> Dim:
+    start, delta = scalar_content(node.operand(0)), scalar_content(node.operand(2))
+    return fitted(plus(start, None if delta is None else delta * index), dtype_of(node.operand(0)))
 
 
 def _range_count(node: Node) -> Dim:

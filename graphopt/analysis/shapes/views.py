@@ -8,6 +8,7 @@ from math import gcd
 
 import numpy as np
 
+from graphopt.analysis.shapes import contents as on
 from graphopt.analysis.shapes.common import (
     CACHE,
     CARRIERS,
@@ -295,7 +296,7 @@ def running(node: Node) -> Facts:
     total: Dim = 0
     sums: list[Dim] = []
     for item in items:
-        total = None if total is None or item is None else total + item
+        total = None if total is None or item is None else on.fitted(total + item, value.dtype)
         sums.append(total)
     return (Fact(value.type, tuple(sums[::-1] if node.param("reverse") else sums)),)
 

@@ -147,7 +147,8 @@ def _transposed_dim(window: Window, axis: int, dim: Dim, extra: int) -> Dim:
     if dim is None:
         return None
     if window.is_same:
-        return dim * stride
+        # The runtime pads no less than nothing, so a window smaller than the stride leaves the end out.
+        return dim * stride if isinstance(reach, int) and reach >= stride and not extra else None
     return None if reach is None else (dim - 1) * stride + extra + reach - window.begins[axis] - window.ends[axis]
 
 
@@ -177,7 +178,8 @@ def _pooled_dim(window: Window, axis: int, dim: Dim, ceil_mode: bool) -> Dim:
     if dim is None or reach is None:
         return None
     if window.is_same:
-        return ceildiv(dim, stride)
+        # Of a dilated window the runtime pads as much as one that is not needs, or less.
+        return ceildiv(dim, stride) if window.dilations[axis] == 1 else None
     before, after = window.begins[axis], window.ends[axis]
     room = dim + (before + after) - reach
     if ceil_mode:
