@@ -53,8 +53,7 @@ class Transposes:
         """The permutation of a Transpose of this graph that may go away; None for any other node."""
         if node.op_type != "Transpose" or node.graph is not self.graph or node.is_pinned or self._is_kept(node):
             return None
-        perm = perm_of(node)
-        return None if perm is None or _splits_heads(node, perm) else perm
+        return perm_of(node)
 
     def root_of(self, value: Value) -> tuple[Value, Perm | None]:
         """What a value is a Transpose of, and by which permutation; None if it is none."""
@@ -142,18 +141,6 @@ def absorbed_by(node: Node, index: int, rank: int) -> tuple[Perm, ...]:
         return (swap,)
     batch = (*range(1, rank - 1), 0, rank - 1)
     return (swap, batch, compose(batch, swap))
-
-
-def _splits_heads(node: Node, perm: Perm) -> bool:
-    """True for the Transpose behind the Reshape that splits attention heads, where it moves nothing.
-
-    For one token it could be left out, but runtimes fuse attention by that pattern.
-    """
-    value = node.operands[0]
-    if value is None or perm[:2] != (0, 2) or len(perm) != 4 or value.producer.op_type != "Reshape":
-        return False
-    source = value.producer.operands[0]
-    return source is not None and source.rank == 3 and is_same_sequence(value, identity(4), perm)
 
 
 def is_same_sequence(root: Value, given: Perm, wanted: Perm) -> bool:

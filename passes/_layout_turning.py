@@ -11,7 +11,7 @@ from graphopt import Builder, Context, DType, Graph, Node, Tensor, TensorType, V
 from passes._carriers import Plan, Read
 from passes._layout_cost import Transposes, is_free, is_same_sequence
 from passes._permutation import Perm, compose, identity, inverse, is_identity, permuted
-from passes._reshape_carrier import written
+from passes._reshape_carrier import splits_heads, written
 
 _RESHAPE_BY_OPERAND = 5
 """Since this opset a Reshape takes its shape as an operand."""
@@ -174,7 +174,8 @@ class Turning:
 
     def _target_of_reshape(self, value: Value, perm: Perm) -> tuple[int, ...] | None:
         """The shape to ask a Reshape for, where only axes of size 1 change places and no element moves."""
-        if value.shape is None or not is_same_sequence(value, identity(len(perm)), perm):
+        moves_nothing = is_same_sequence(value, identity(len(perm)), perm)
+        if value.shape is None or not moves_nothing or splits_heads(value.producer):
             return None
         is_new = self._graph.opsets.get("", 0) >= _RESHAPE_BY_OPERAND
         return written(permuted(value.shape, perm), value.shape) if is_new else None

@@ -40,6 +40,8 @@ def carried(node: Node, perm: Perm, *, to_result: bool) -> tuple[Perm, Perm, tup
     data, result = node.operand(0), node.results[0]
     if data is None or data.shape is None or result.shape is None:
         return None
+    if splits_heads(node) and moves_nothing(data.shape if to_result else result.shape, perm):
+        return None  # for one token the Transpose beside it could go, but runtimes know attention by it
     blocks = blocks_of(data.shape, result.shape)
     if blocks is None:
         return None
@@ -52,6 +54,22 @@ def carried(node: Node, perm: Perm, *, to_result: bool) -> tuple[Perm, Perm, tup
     operand_perm, result_perm = (perm, other) if to_result else (other, perm)
     target = written(permuted(result.shape, result_perm), permuted(data.shape, operand_perm))
     return None if target is None else (operand_perm, result_perm, target)
+
+
+def splits_heads(node: Node) -> bool:
+    """True for a Reshape between [batch, tokens, width] and [batch, tokens, heads, width of one], either way."""
+    if not node.is_op("Reshape") or node.operands[0] is None:
+        return False
+    before, after = node.operands[0].shape, node.results[0].shape
+    if before is None or after is None or {len(before), len(after)} != {3, 4}:
+        return False
+    return same_dim(before[0], after[0]) and same_dim(before[1], after[1])
+
+
+def moves_nothing(shape: Sequence[Dim], perm: Perm) -> bool:
+    """True if only axes of size 1 change places."""
+    kept = [axis for axis in perm if shape[axis] != 1]
+    return kept == sorted(kept)
 
 
 def blocks_of(before: Sequence[Dim], after: Sequence[Dim]) -> Blocks | None:

@@ -63,7 +63,9 @@ def _of_polynomial(expr: Expr, found: dict[Expr, _Bound | None]) -> _Bound | Non
 
 
 def _of_application(atom: Application, found: dict[Expr, _Bound | None]) -> _Bound | None:
-    args = [found[arg] if isinstance(arg, Expr) else {(): abs(arg)} for arg in atom.args if not isinstance(arg, str)]
+    args: list[_Bound | None] = [
+        found[arg] if isinstance(arg, Expr) else {(): abs(arg)} for arg in atom.args if not isinstance(arg, str)
+    ]
     match atom.name:
         case "floordiv" | "truncdiv":
             divisor = atom.args[1]
@@ -119,6 +121,6 @@ def _product(monomial: tuple[Atom, ...], most: int) -> int:
     powers: dict[object, int] = {}
     for atom in dict.fromkeys(monomial):
         key = atom.key if isinstance(atom, Symbol) else atom
-        owner = key[0] if isinstance(key, tuple) else key
+        owner = key[0] if isinstance(key, tuple) else (key,)
         powers[owner] = max(powers.get(owner, 0), monomial.count(atom))
     return int(most ** sum(powers.values()))

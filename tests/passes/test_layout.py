@@ -296,6 +296,13 @@ def test_a_matrix_product_takes_swapped_operands_for_free() -> None:
     assert product.producer.op_type == "Transpose"
 
 
+def test_attention_of_one_token_keeps_its_pattern() -> None:
+    """The Transpose behind the Reshape that splits heads moves nothing, but runtimes fuse attention by it."""
+    model = model_of("""g (float[N,1,8] x) => (float[A,B,C,D] y) <int64[4] s = {0,0,2,4}> {
+        r = Reshape(x, s)  t = Transpose<perm = [0,2,1,3]>(r)  y = Relu(t) }""")
+    assert operators(run(model, layout)) == operators(model)
+
+
 def test_transposes_inside_gemm() -> None:
     text = """(float[3,2] x, float[4,3] w, float[4] c) => (float[A,B] y)
         { s = Transpose(x)  t = Transpose(w)  y = Gemm<alpha = 0.5>(s, t, c) }"""

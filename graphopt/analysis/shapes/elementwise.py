@@ -153,7 +153,7 @@ def variadic(node: Node) -> Facts:
     if node.has_latest_meaning:
         for value in operands[1:]:
             shape = broadcast_shapes(shape, shape_of(value))
-    operation = {"Sum": on.add, "Min": on.least, "Max": on.greatest}.get(node.op_type)
+    operation: on.Operation | None = {"Sum": on.add, "Min": on.least, "Max": on.greatest}.get(node.op_type)
     dtype = first.dtype
     if dtype is DType.INT64 and operation is not None and len(operands) > 1:
         operation = on.short(operation)

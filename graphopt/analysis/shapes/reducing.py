@@ -64,7 +64,8 @@ def reduced_shape(node: Node, dims: Shape | None) -> Shape | None:
     keep = bool(node.param("keepdims"))
     axes = integers(node, "axes")
     if dims is None:
-        return () if axes is None and is_known_absent(node, "axes") and not keep else None
+        folds_all = is_known_absent(node, "axes") and not keep and not node.param("noop_with_empty_axes")
+        return () if folds_all else None
     if axes is None and not is_known_absent(node, "axes"):
         return _unknown_axes(node, dims, keep)
     if not axes:
@@ -122,8 +123,9 @@ def _unknown_axes(node: Node, dims: Shape, keep: bool) -> Shape | None:
         return (None,) * len(dims)
     position = node.param_operand("axes")
     shape = None if position is None else shape_of(node.operand(position))
-    # Of several axes some may be equal.
-    return (None,) * (len(dims) - 1) if shape == (1,) and dims else None
+    # Of several axes some may be equal, and of an empty operand a negative one is not left out.
+    is_filled = bool(dims) and all(dim is not None and is_nonzero(dim) for dim in dims)
+    return (None,) * (len(dims) - 1) if shape == (1,) and is_filled else None
 
 
 def _folded(node: Node, elements: Elements | None, dtype: DType) -> Elements | None:
@@ -134,7 +136,7 @@ def _folded(node: Node, elements: Elements | None, dtype: DType) -> Elements | N
         return None
     operation, start = _FOLDS[node.op_type]
     items = list(elements)
-    if start is None and not items:
+    if not items:
         return None
     total: Dim = start if start is not None else items.pop(0)
     # Sums and products the runtime computes in double; of extremes it is not known.

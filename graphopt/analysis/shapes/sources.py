@@ -25,7 +25,7 @@ from graphopt.analysis.shapes.common import (
     tensor,
     transfer,
 )
-from graphopt.analysis.shapes.contents import fitted
+from graphopt.analysis.shapes.contents import IN_DOUBLE, fitted, is_within
 from graphopt.ir import Dim, Node, Shape, Value
 from graphopt.ir.symbol import Integer, ceildiv, is_nonnegative, maximum
 from graphopt.tensors import DType, Tensor
@@ -93,12 +93,16 @@ def _range_count(node: Node) -> Dim:
     known = [array for array in numbers if array is not None and array.size == 1]
     if len(known) == 3:
         first, last, step = (array.reshape(-1)[0].item() for array in known)
+        if max(abs(first), abs(last)) > IN_DOUBLE:
+            return None
         return max(0, int(np.ceil((last - first) / step))) if step else None
     start, limit, delta = (scalar_content(value) for value in node.operands)
     if start is None or limit is None or not isinstance(delta, int) or delta == 0:
         return None
     if dtype_of(node.operand(0)) not in CARRIERS:
         return None
+    if not is_within(start, IN_DOUBLE) or not is_within(limit, IN_DOUBLE):
+        return None  # the runtime divides in double
     span: Integer = limit - start
     return maximum(0, ceildiv(span, delta) if delta > 0 else ceildiv(-span, -delta))
 
