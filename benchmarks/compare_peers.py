@@ -230,13 +230,16 @@ def main() -> int:
         outcomes = compare(models, tools, options)
         totals = report(outcomes, tools, nodes)
     if options.json:
-        results = {model: {tool: asdict(outcome) for tool, outcome in row.items()} for model, row in outcomes.items()}
+        # File names alone: a result is read elsewhere, where the folders of this machine mean nothing.
+        results = {
+            Path(model).name: {tool: asdict(outcome) for tool, outcome in row.items()} for model, row in outcomes.items()
+        }
         document = {
             "schema": 1,
             "versions": versions("onnx", "onnxruntime", "onnxruntime-gpu"),
             "tools": options.versions,
             "repeats": options.repeats,
-            "nodes": nodes,
+            "nodes": {Path(model).name: count for model, count in nodes.items()},
             "totals": totals,
             "results": results,
         }
