@@ -232,7 +232,8 @@ def main() -> int:
     if options.json:
         # File names alone: a result is read elsewhere, where the folders of this machine mean nothing.
         results = {
-            Path(model).name: {tool: asdict(outcome) for tool, outcome in row.items()} for model, row in outcomes.items()
+            Path(model).name: {tool: asdict(outcome) for tool, outcome in row.items()}
+            for model, row in outcomes.items()
         }
         document = {
             "schema": 1,
