@@ -66,3 +66,14 @@ def test_its_examples_are_tests(site: Path) -> None:
     done = graphopt(site, "passes", "demo:double_negation", "--test")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "checks hold" in done.stdout
+
+
+def test_pytest_runs_the_rules_of_a_file(tmp_path: Path) -> None:
+    wrong = (PLUGIN / "graphopt_demo" / "double_negation.py").read_text().replace("return m[x]", "return b.Abs(m[x])")
+    (tmp_path / "wrong.py").write_text(wrong)
+    shutil.copy(PLUGIN / "graphopt_demo" / "double_negation.py", tmp_path / "right.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "graphopt.testing.plugin", "--graphopt-rules"]
+    for name, code in (("right.py", 0), ("wrong.py", 1)):
+        done = subprocess.run([*command, name], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "the result is not `after`" in done.stdout

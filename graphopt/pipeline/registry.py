@@ -80,8 +80,18 @@ def load_registry(files: Sequence[str | os.PathLike[str]] = ()) -> Registry:
         except Exception as error:
             raise PluginError(f"the plugin '{name}' cannot be imported: {error}; repair or uninstall it") from error
         passes.extend(_passes_of_package(package, "" if name == BUILTIN else f"{name}:"))
-    passes.extend(pass_of_module(_module_of_file(file), Path(file).stem) for file in files)
+    passes.extend(map(pass_of_file, files))
     return Registry(passes)
+
+
+def pass_of_file(file: str | os.PathLike[str]) -> Pass:
+    """The pass a Python file holds, named after the file.
+
+    Raises:
+        UsageError: there is no such file.
+        PluginError: it cannot be loaded.
+    """
+    return pass_of_module(_module_of_file(file), Path(file).stem)
 
 
 def _passes_of_package(package: ModuleType, prefix: str) -> list[Pass]:

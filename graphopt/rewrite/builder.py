@@ -14,8 +14,6 @@ from graphopt.rewrite.match import Miss
 from graphopt.schema import Operator, operator
 from graphopt.tensors import DType, Tensor
 
-_PARAMETER_ALIASES = {("TopK", "k"): "K", ("Pad", "value"): "constant_value"}
-
 
 class Builder:
     """Makes detached nodes in the spelling of the graph's opset.
@@ -119,7 +117,7 @@ class Builder:
         return self.constant(item, None if isinstance(item, (Tensor, np.ndarray)) else dtype)
 
     def _place(self, schema: Operator, name: str, item: Any, values: list[Value | None], dtype: DType | None) -> None:
-        position = schema.input_index(_PARAMETER_ALIASES.get((schema.op_type, name), name))
+        position = schema.input_index(name)
         if position is None:
             raise RuleError(f"{schema.op_type} of opset {schema.since} has no parameter '{name}'; see its page")
         if not isinstance(item, Value):
