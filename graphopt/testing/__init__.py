@@ -4,8 +4,8 @@ In a suite of your own, one line runs everything for the passes of a package or 
 
     test_rules = rule_tests("my_package")            # or rule_tests("path/to/my_pass.py")
 
-`pytest -p graphopt.testing.plugin --graphopt-rules my_passes/` needs not even that, and `graphopt passes my_pass --load my_pass.py --test` does the
-same from the command line.
+`pytest -p graphopt.testing.plugin --graphopt-rules my_passes/` needs not even that, and
+`graphopt passes my_pass --load my_pass.py --test` does the same from the command line.
 """
 
 from __future__ import annotations
