@@ -158,6 +158,8 @@ def optimize(
     )
     result = Result(graph, report, names)
     if verify:
+        if freeze_initializers:
+            verify_options.setdefault("override_defaults", False)
         result.verification = _verify_result(model, result, level, verify_options)
     return result
 

@@ -152,7 +152,16 @@ def command(
             raise UsageError(f"--disable wants PASS/RULE, not '{name}'; --skip {name} leaves out a whole pass")
     common: dict[str, Any] = {
         "optimize": settings,
-        "verify": None if no_verify else {**feeds, "runs": runs, "rtol": rtol, "atol": atol, "timeout": timeout},
+        "verify": None
+        if no_verify
+        else {
+            **feeds,
+            "runs": runs,
+            "rtol": rtol,
+            "atol": atol,
+            "timeout": timeout,
+            "override_defaults": not freeze_initializers,
+        },
         "bench": {**feeds, "max_time": max_time} if bench else None,
         "save": {"external_data": external_data, "external_threshold": external_threshold},
         "fix_dim": options.sizes(fix_dim, "--fix-dim"),

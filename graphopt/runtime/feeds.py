@@ -50,6 +50,7 @@ class FeedOptions:
         ranges: Input -> (smallest, largest) value, both inclusive.
         seed: Seed of all random numbers.
         runs: How many feeds to make; None for one of each kind.
+        override_defaults: Whether one feed gives inputs with a default another value.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class FeedOptions:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     seed: int = 0
     runs: int | None = None
+    override_defaults: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +349,7 @@ class FeedMaker:
             yield "edge values", partial(self.feed, "edge values", base, "edge", 2)
         if self.required and not self.space.keys:
             yield "other values", partial(self.feed, "other values", base, style, 3)
-        if self.overridable and self.defaults:
+        if self.overridable and self.defaults and self.options.override_defaults:
             yield "initializers overridden", lambda: self.overriding(self.feed("", base, style, 4), 4)
 
     def _try(self, run: Runner, label: str, make: Callable[[], Feed], found: FeedSet) -> bool:

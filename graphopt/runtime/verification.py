@@ -36,6 +36,7 @@ def verify(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     seed: int = 0,
     runs: int | None = None,
+    override_defaults: bool = True,
     data: str | Path | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -57,6 +58,7 @@ def verify(
         ranges: Input -> (smallest, largest) value.
         seed: Seed of the made inputs.
         runs: How many sets of inputs; None for one of each kind.
+        override_defaults: Whether inputs with a default are also given another value; False where they were frozen.
         data: A file or folder of the user's inputs, see `read_data`.
         rtol: Relative tolerance (of the output's scale) in place of the measured one.
         atol: Absolute tolerance in place of the measured one.
@@ -73,7 +75,12 @@ def verify(
     """
     started = time.monotonic()
     options = FeedOptions(
-        dict(dims or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}, dict(ranges or {}), seed, runs
+        dict(dims or {}),
+        {name: tuple(shape) for name, shape in (shapes or {}).items()},
+        dict(ranges or {}),
+        seed,
+        runs,
+        override_defaults,
     )
     own = Worker(memory_limit=memory_limit) if worker is None and memory_limit is not None else None
     process = worker or own or shared_worker()

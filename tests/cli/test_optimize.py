@@ -209,6 +209,22 @@ def test_defaults_come_from_the_project(run: Run, model: Path, tmp_path: Path, m
     assert "no-verfy" in done.err
 
 
+def test_frozen_initializers_are_verified_as_frozen(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "overridable.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 20]> g (float[2] x, float[2] w = {1.0, 2.0}) => (float[2] y)'
+            "{ a = Neg(w) y = Mul(x, a) }"
+        ),
+        path,
+    )
+    assert run("optimize", path, tmp_path / "kept.onnx").code == 0
+    assert operators(tmp_path / "kept.onnx") == ["Neg", "Mul"]
+    done = run("optimize", path, tmp_path / "frozen.onnx", "--freeze-initializers")
+    assert done.code == 0, done.out
+    assert operators(tmp_path / "frozen.onnx") == ["Mul"]
+
+
 # --- bad input: one line, exit 2, nothing written, nothing lost -------------------------------------------------------
 
 
