@@ -24,9 +24,9 @@ def command(
     seed: options.Seed = 0,
     threads: Annotated[int, typer.Option(min=0, help="Threads within an operator; 0 is the runtime's default.")] = 0,
     sessions: Annotated[int, typer.Option(min=3, help="Sessions of each side.")] = 5,
-    max_time: Annotated[float, typer.Option(help="Seconds of timing.")] = 30.0,
+    max_time: Annotated[float, typer.Option(min=0.1, help="Seconds of timing.")] = 30.0,
     fail_if_slower: Annotated[
-        float | None, typer.Option(metavar="PERCENT", help="Exit with 5 if surely slower by more than that.")
+        float | None, typer.Option(min=0.0, metavar="PERCENT", help="Exit with 5 if surely slower by more than that.")
     ] = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,

@@ -16,7 +16,7 @@ from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
 from graphopt.onnxio import load
 from graphopt.onnxio.namemap import NameMap
-from graphopt.onnxio.save import Staged, stage
+from graphopt.onnxio.save import Staged, require_no_data_file, stage
 from graphopt.onnxio.signature import fix_dims, fix_shapes, select_outputs
 from graphopt.pipeline import load_registry
 from graphopt.records import Benchmark, OptimizeReport, Verification
@@ -121,6 +121,9 @@ def _run(job: Job, say: Say) -> Outcome:
     if not converged:
         return Outcome(job, EXIT_NOT_CONVERGED, report=report, error=f"the passes did not settle ({report.stopped_by})")
     stamp = {"graphopt.verdict": "not verified"} if job.verify is None else {}
+    for path in (job.target, job.name_map, job.write_plan):
+        if path is not None:
+            require_no_data_file(result.graph.model, path)
     with ExitStack() as stack:
         staged = stage(result.graph, job.target, stamp=stamp, **job.save)
         stack.callback(staged.discard)
@@ -181,6 +184,8 @@ def check_paths(job: Job) -> None:
     """
     if os.path.isdir(job.source):
         raise UsageError(f"'{job.source}' is a folder; name the .onnx file in it")
+    if not os.path.basename(job.target) or os.path.isdir(job.target):
+        raise OutputError(f"cannot write '{job.target}': it is a folder; name a file")
     results = [job.target, *(path for path in (job.name_map, job.write_plan) if path is not None)]
     if job.verify is not None and not job.allow_unverified:
         results.append(unverified_path(job.target))

@@ -53,11 +53,14 @@ def _configured(path: Path) -> dict[str, Any]:
         UsageError: a key is no option of its command.
     """
     try:
-        text = path.read_text()
-    except OSError:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return {}
     try:
-        table = tomllib.loads(text).get("tool", {}).get("graphopt", {})
+        tools = tomllib.loads(text).get("tool", {})
+        table = tools.get("graphopt", {}) if isinstance(tools, dict) else {}
+        if not isinstance(table, dict):
+            raise UsageError("[tool.graphopt] in pyproject.toml is no table; use [tool.graphopt.optimize] and the like")
     except tomllib.TOMLDecodeError as error:
         if "tool.graphopt" not in text:
             return {}

@@ -57,7 +57,8 @@ def command(
     trust_dim_names: Annotated[
         bool, typer.Option("--trust-dim-names", help="Take dims of equal names to be equal.")
     ] = False,
-    growth_limit: Annotated[int, typer.Option(help="Bytes a folded constant may exceed what it replaces.")] = 1 << 20,
+    growth_limit: Annotated[int, typer.Option(min=0, help="Bytes a folded constant may exceed what it replaces.")] = 1
+    << 20,
     stop_after: Annotated[int | None, typer.Option(metavar="N", help="Stop after N rewrites.")] = None,
     deadline: Annotated[
         float | None, typer.Option(min=0.0, metavar="SECONDS", help="Keep the last finished pass when the time is up.")
@@ -73,7 +74,7 @@ def command(
         bool | None,
         typer.Option("--external-data/--inline", help="Weights beside the model or inside; default: as read."),
     ] = None,
-    external_threshold: Annotated[int, typer.Option(help="Bytes from which a tensor goes external.")] = 1024,
+    external_threshold: Annotated[int, typer.Option(min=0, help="Bytes from which a tensor goes external.")] = 1024,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing file.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Write and run nothing; tell what the passes would do.")
@@ -101,9 +102,10 @@ def command(
     custom_ops: options.CustomOps = None,
     bench: Annotated[bool, typer.Option("--bench", help="Time the result against the original.")] = False,
     min_speedup: Annotated[
-        float | None, typer.Option(metavar="RATIO", help="With --bench: write only if surely that much faster.")
+        float | None,
+        typer.Option(min=0.0, metavar="RATIO", help="With --bench: write only if surely that much faster."),
     ] = None,
-    max_time: Annotated[float, typer.Option(help="With --bench: seconds of timing.")] = 30.0,
+    max_time: Annotated[float, typer.Option(min=0.1, help="With --bench: seconds of timing.")] = 30.0,
     print_after: Annotated[
         str | None, typer.Option(metavar="PASS", help="Print the graph after these passes; 'all' for every one.")
     ] = None,
@@ -173,7 +175,7 @@ def command(
         "min_speedup": min_speedup,
         "name_map": None if name_map is None else str(name_map),
         "write_plan": None if write_plan is None else str(write_plan),
-        "in_place": output is not None or len(inputs) == 2,
+        "in_place": out_dir is None and (output is not None or len(inputs) == 2),
         "dump_dir": None if dump_dir is None else str(dump_dir),
         "print_after": _names(print_after) or (),
     }
@@ -241,6 +243,8 @@ def _several(todo: list[Any], jobs: int, *, json: bool, quiet: bool) -> int:
                 for index, outcome in enumerate(pool.imap(jobs_of.run, todo), 1):
                     ticker.say(f"{index}/{len(todo)} {outcome.job.source}")
                     outcomes.append(outcome)
+                pool.close()
+                pool.join()
     if json:
         show_json(
             {
@@ -287,6 +291,8 @@ def _files(inputs: list[Path], output: Path | None, out_dir: Path | None) -> lis
     if len(inputs) > 1:
         raise UsageError("several models need --out-dir")
     source = inputs[0]
+    if not source.name or source.is_dir():
+        raise UsageError(f"'{source}' is a folder; name the .onnx file in it")
     return [(str(source), str(output or source.with_name(f"{source.name.removesuffix('.onnx')}.opt.onnx")))]
 
 

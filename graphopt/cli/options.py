@@ -28,7 +28,7 @@ Data = Annotated[
         "--inputs", metavar="DATA", help="Your own inputs: .npz, .npy, a test_data_set folder, or script.py:function."
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the made feeds.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the made feeds.")]
 CustomOps = Annotated[
     list[Path] | None, typer.Option("--custom-ops", metavar="LIB", help="Library of custom operators to register.")
 ]

@@ -7,6 +7,8 @@ import os
 from graphopt.onnxio.copying import Copier
 from graphopt.tensors import FileMapping, Tensor
 
+_PARAMETER_BYTES = 4096
+"""Integers below this many bytes stay in the model file whatever the threshold."""
 _ALIGNMENT = 4096  # whole pages, so that a runtime can map each tensor
 
 
@@ -34,7 +36,9 @@ class Layout:
     def place(self, name: str, tensor: Tensor) -> dict[str, str] | None:
         """The `external_data` entries of a tensor, None if it stays in the model file; see `writer.Place`."""
         size = tensor.nbytes if tensor.dtype.bits else 0
-        if size < self.threshold:
+        # Shapes, axes and sizes must be where shape inference sees them.
+        is_parameter = not tensor.dtype.is_float and size < _PARAMETER_BYTES
+        if size < max(self.threshold, 1) or is_parameter:
             return None
         region = tensor.region
         if region is not None and self.references is not None:

@@ -135,7 +135,7 @@ def stage(
         is_external = True
     target, token = _final(named, is_external=is_external), secrets.token_hex(4)
     folder, name = os.path.split(target)
-    _require_no_data_file(model, target)
+    require_no_data_file(model, target)
     with _reported(target):
         _require_writable(target)
         references = References(target) if external_data == "reference" else None
@@ -169,8 +169,12 @@ def _data_name(folder: str, name: str, message: Message) -> str:
     raise AssertionError
 
 
-def _require_no_data_file(model: Model, target: str) -> None:
-    """Refuse to write the model over the file its own weights are read from."""
+def require_no_data_file(model: Model, target: str) -> None:
+    """Refuse to write anything over a file the model's own weights are read from.
+
+    Raises:
+        OutputError: `target` is such a file.
+    """
     files = model.details.get("external_files")
     for mapping in files.mappings.values() if files is not None else ():
         if os.path.exists(mapping.path) and os.path.exists(target) and os.path.samefile(mapping.path, target):

@@ -78,8 +78,8 @@ class Worker:
             self._start()
             try:
                 return self._exchange((function, arguments, keywords), timeout or self._timeout, memory_limit)
-            except KeyboardInterrupt:
-                self._end()
+            except (KeyboardInterrupt, SystemExit):
+                self._end()  # a message may be half written: nothing more can be said to this process
                 raise
 
     def close(self) -> None:

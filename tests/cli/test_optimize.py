@@ -138,6 +138,31 @@ def test_several_models(run: Run, model: Path, tmp_path: Path) -> None:
     assert "broken.onnx" in done.err
 
 
+def test_several_models_do_not_replace_themselves(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(model.read_bytes())
+    done = run("optimize", model, other, "--out-dir", ".", "--no-verify")
+    assert done.code == 2
+    assert other.read_bytes() == model.read_bytes()
+    assert operators(model) == ["Identity", "Mul", "Relu", "Neg"]
+
+
+def test_small_integers_stay_inside_whatever_the_threshold(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "axes.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 20]> g (float[N,3] x) => (float[1,N,3] y)'
+            "<int64[1] a = {0}, float[3] w = {1.0, 2.0, 3.0}> { b = Mul(x, w) y = Unsqueeze(b, a) }"
+        ),
+        path,
+    )
+    done = run("optimize", path, "--external-data", "--external-threshold", 0)
+    assert done.code == 0, done.err
+
+
 def test_several_models_at_a_time(run: Run, model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.onnx"
     other.write_bytes(model.read_bytes())
@@ -326,6 +351,8 @@ def test_a_cyclic_graph(run: Run, tmp_path: Path) -> None:
         (("--provider", "foo"), "cuda"),
         (("--custom-ops", "nolib.so"), "nolib.so"),
         (("--timeout", "-1"), "timeout"),
+        (("--seed", "-1"), "seed"),
+        (("--growth-limit", "-5"), "growth"),
         (("--runs", "0"), "runs"),
         (("--disable", "identities"), "--skip"),
         (("--passes", ""), "empty"),
@@ -364,6 +391,8 @@ def test_nothing_is_replaced_unasked(run: Run, model: Path, tmp_path: Path, monk
     taken.write_text("precious")
     for options in (
         ("--out-dir", "."),
+        (".",),
+        ("-o", "."),
         ("--name-map", model),
         ("--name-map", taken),
         ("--write-plan", taken),
@@ -381,6 +410,8 @@ def test_the_weights_of_the_model_are_never_replaced(run: Run, tmp_path: Path) -
     (tmp_path / "w.bin").write_bytes(bytes(4096))
     external(tmp_path / "m.onnx", "w.bin")
     assert "weights" in bad(run, tmp_path, tmp_path / "m.onnx", "-o", tmp_path / "w.bin", "--force")
+    for option in ("--name-map", "--write-plan"):
+        assert "weights" in bad(run, tmp_path, tmp_path / "m.onnx", option, tmp_path / "w.bin", "--force")
     assert (tmp_path / "w.bin").read_bytes() == bytes(4096)
 
 
