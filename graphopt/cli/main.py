@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from graphopt.cli import bench, diff, doctor, optimize, passes, show, verify
-from graphopt.cli.output import EXIT_USAGE, show_error
+from graphopt.cli.output import EXIT_USAGE, end_orderly, show_error
 from graphopt.errors import GraphoptError, UsageError
 
 app = typer.Typer(
@@ -90,7 +90,7 @@ def main() -> NoReturn:
     code = EXIT_USAGE
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _ended)
+            signal.signal(getattr(signal, name), end_orderly)
     try:
         result = app(standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -109,11 +109,6 @@ def main() -> NoReturn:
     except Exception as error:
         code = _usage_or_fault(error)
     sys.exit(code)
-
-
-def _ended(number: int, frame: object) -> NoReturn:
-    """Leave by an exception, so that passing files go and the runtime's process ends."""
-    raise SystemExit(128 + number)
 
 
 def _usage_or_fault(error: Exception) -> int:

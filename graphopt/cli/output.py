@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console, RenderableType
 
 EXIT_OK, EXIT_DIFFERENT, EXIT_USAGE, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_SLOWER = range(6)
 _PLAIN_WIDTH = 120
+_ORDERLY_SECONDS = 3.0
 
 
 def console() -> Console:
@@ -53,12 +56,20 @@ def _escaped(text: str) -> str:
 
 def leave_quietly() -> None:
     """In a process of a pool: leave interrupts to the parent, and turn its word to end into an orderly exit."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, end_orderly)
+
+
+def end_orderly(number: int, frame: object) -> NoReturn:
+    """A signal handler: leave by an exception, so that passing files go and the runtime's process ends.
+
+    Python drops an exception that reaches it in a callback, and a pipe nobody reads any more blocks: if the exit takes
+    longer than it should, the process ends all the same.
+    """
+    last_resort = threading.Timer(_ORDERLY_SECONDS, os._exit, [128 + number])
+    last_resort.daemon = True
+    last_resort.start()
+    raise SystemExit(128 + number)
 
 
 class Ticker:
