@@ -174,6 +174,8 @@ def _evaluator(model: Model) -> Any:
 def _verify_result(original: Any, result: Result, level: str, options: dict[str, Any]) -> Verification:
     import tempfile
 
+    from graphopt import runtime
+
     with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
         path = os.path.join(folder, "optimized.onnx")
         result.save(path)
@@ -181,7 +183,8 @@ def _verify_result(original: Any, result: Result, level: str, options: dict[str,
             source = os.path.join(folder, "original.onnx")
             save(load(original), source)
             original = source
-        return verify(original, path, level=level, **options)
+        # Both were loaded a moment ago: straight to the runtime, without looking at them once more.
+        return runtime.verify(original, path, level=level, **options)
 
 
 def verify(original: str | os.PathLike[str], rewritten: str | os.PathLike[str], **options: Any) -> Verification:

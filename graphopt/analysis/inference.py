@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from graphopt.ir import (
     Type,
     Value,
 )
+from graphopt.ir.collector import collector_paused
 from graphopt.schema import RefAttribute
 from graphopt.tensors import DType
 
@@ -80,18 +80,13 @@ class Inference:
         if self.trust_dim_names and not self._is_started:
             self._unify_dim_names()
         self._calls_left = _CALLED_NODES
-        was_enabled = gc.isenabled()
-        gc.disable()  # searching the many new types for cycles would take longer than making them
-        try:
+        with collector_paused():
             for function in self.model.functions.values():
                 self.run_graph(function.graph)
             self.run_graph(self.model.graph)
             if not self._is_started:
                 self._is_started = True
                 self._find_bounds()
-        finally:
-            if was_enabled:
-                gc.enable()
 
     def run_graph(self, graph: Graph) -> None:
         """Infer one graph, operators in topological order, bodies with their owners."""

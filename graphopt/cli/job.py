@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphopt import api
+from graphopt import api, runtime
 from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, EXIT_USAGE
 from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
@@ -121,7 +121,7 @@ def _run(job: Job, say: Say) -> Outcome:
     if not converged:
         return Outcome(job, EXIT_NOT_CONVERGED, report=report, error=f"the passes did not settle ({report.stopped_by})")
     stamp = {"graphopt.verdict": "not verified"} if job.verify is None else {}
-    for path in (job.target, job.name_map, job.write_plan):
+    for path in (job.name_map, job.write_plan):  # staging looks at the target itself
         if path is not None:
             require_no_data_file(result.graph.model, path)
     with ExitStack() as stack:
@@ -144,7 +144,7 @@ def _judge_and_write(
     target = job.target
     if job.verify is not None:
         say("comparing with the original on ONNX Runtime")
-        verification = api.verify(reference, staged.path, level=job.optimize.get("level", "default"), **job.verify)
+        verification = runtime.verify(reference, staged.path, level=job.optimize.get("level", "default"), **job.verify)
         if verification.verdict == "different":
             return Outcome(job, EXIT_DIFFERENT, report=report, verification=verification)
         if verification.verdict != "equal":
@@ -153,7 +153,7 @@ def _judge_and_write(
                 target = unverified_path(job.target)
     if job.bench is not None:
         say("timing against the original")
-        benchmark = api.benchmark(reference, staged.path, **job.bench)
+        benchmark = runtime.benchmark(reference, staged.path, **job.bench)
         if job.min_speedup is not None and not benchmark.low >= job.min_speedup:
             return Outcome(job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark)
     staged.commit(target)
