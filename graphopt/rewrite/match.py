@@ -1,14 +1,21 @@
-"""Matching: a pattern compiled once to a flat list of steps, each with the message of its own failure."""
+"""Matching: a pattern compiled once to a flat list of steps, each with the message of its own failure.
+
+Two operands that commute match in either order. Each such pair is a choice; after a failed step the last choice made
+before it is taken the other way, as an odometer turns, so that every combination is tried that can matter.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from graphopt.analysis.effects import is_commutative
 from graphopt.ir import NOT_CONSTANT, Node, Value
 from graphopt.rewrite.pattern import Application, Attribute, Constant, Operand, Variable
+from graphopt.tensors import DType
 
 _UNIFORM_LIMIT = 1 << 20
 
@@ -33,12 +40,14 @@ class Match:
     `m.node(pattern)` is the node of an application and `m.root` that of the outermost.
     """
 
-    __slots__ = ("_bound", "_nodes", "root")
+    __slots__ = ("_bound", "_nodes", "_swapped", "root")
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, swapped: frozenset[int] = frozenset()) -> None:
         self.root = root
         self._bound: dict[int, Any] = {}
         self._nodes: dict[int, Node] = {}
+        self._swapped = swapped
+        """The applications whose two operands are read in the other order."""
 
     def __getitem__(self, term: Variable | Attribute | Constant | Application) -> Any:
         if isinstance(term, Application):
@@ -54,6 +63,10 @@ class Match:
         """Every node the pattern covers, the root first."""
         return list(dict.fromkeys(self._nodes.values()))
 
+    def operand(self, key: int, index: int) -> Value | None:
+        """Operand `index` of the application `key`, in the order of the pattern."""
+        return self._nodes[key].operand(1 - index if key in self._swapped else index)
+
 
 Step: TypeAlias = Callable[[Match], bool]
 
@@ -66,12 +79,31 @@ class Matcher:
         self.depth = pattern.depth
         self._keep = {id(item) for item in keep}
         self._steps: list[tuple[Step, Miss]] = []
+        self._choices: list[tuple[int, int]] = []
+        """The application of each choice, and how many steps come before it."""
+        self._uses = Counter(id(term) for item in pattern.applications() for term in item.operands if term is not None)
         self._compile_application(pattern, "the root")
         self._inner = [item for item in pattern.applications()[1:] if id(item) not in self._keep]
 
     def match(self, root: Node) -> Match | Miss:
-        """Try the pattern at a node; nothing is changed."""
-        match = Match(root)
+        """Try the pattern at a node, commutative operands in either order; nothing is changed."""
+        turned: list[bool] = [False] * len(self._choices)
+        furthest: Miss | None = None
+        while True:
+            found = self._attempt(root, turned)
+            if isinstance(found, Match):
+                return found
+            furthest = found if furthest is None or found.step > furthest.step else furthest
+            last = sum(before <= found.step for _, before in self._choices) - 1
+            while last >= 0 and turned[last]:
+                last -= 1
+            if last < 0:
+                return furthest
+            turned[last:] = [True] + [False] * (len(turned) - last - 1)
+
+    def _attempt(self, root: Node, turned: list[bool]) -> Match | Miss:
+        swapped = frozenset(key for (key, _), is_turned in zip(self._choices, turned, strict=True) if is_turned)
+        match = Match(root, swapped)
         match._nodes[id(self.pattern)] = root
         for step, miss in self._steps:
             if not step(match):
@@ -105,10 +137,27 @@ class Matcher:
         self._add(is_operator, f"{place} is not {label}")
         self._add(lambda match: match._nodes[key].has_latest_meaning, f"{label} means something else in this opset")
         self._compile_count(item, label)
+        if self._may_turn(item):
+            self._choices.append((key, len(self._steps)))
+            self._add(
+                lambda match: key not in match._swapped or _commutes(match._nodes[key]), f"{label} does not commute"
+            )
         for index, operand in enumerate(item.operands):
             self._compile_operand(key, index, operand, f"operand {index} of {label}")
         for name, wanted in item.parameters.items():
             self._compile_parameter(key, name, wanted, label)
+
+    def _may_turn(self, item: Application) -> bool:
+        """True if reading two operands in the other order can find something else."""
+        if item.more or len(item.operands) != 2:
+            return False
+        if not any(is_commutative(item.domain, op_type, DType.INT64) for op_type in item.op_types):
+            return False
+        return not all(self._is_anything(operand) for operand in item.operands)
+
+    def _is_anything(self, operand: Operand) -> bool:
+        is_free = isinstance(operand, Variable) and not operand.dtypes and operand.rank is None and not operand.where
+        return is_free and self._uses[id(operand)] == 1
 
     def _compile_count(self, item: Application, label: str) -> None:
         if item.more:
@@ -126,7 +175,7 @@ class Matcher:
 
     def _compile_operand(self, key: int, index: int, operand: Operand, place: str) -> None:
         if operand is None:
-            self._add(lambda match: match._nodes[key].operand(index) is None, f"{place} is given")
+            self._add(lambda match: match.operand(key, index) is None, f"{place} is given")
         elif isinstance(operand, Application):
             self._compile_inner(key, index, operand, place)
         elif isinstance(operand, Variable):
@@ -138,7 +187,7 @@ class Matcher:
         inner, result = id(item), item.result
 
         def enter(match: Match) -> bool:
-            value = match._nodes[key].operand(index)
+            value = match.operand(key, index)
             if value is None or value.index != result or not value.producer.is_operator:
                 return False
             seen = match._nodes.setdefault(inner, value.producer)
@@ -151,7 +200,7 @@ class Matcher:
         name = id(variable)
 
         def bind(match: Match) -> bool:
-            value = match._nodes[key].operand(index)
+            value = match.operand(key, index)
             return value is not None and match._bound.setdefault(name, value) is value
 
         self._add(bind, f"{place} is missing or not the same value as {variable.name} elsewhere")
@@ -169,7 +218,7 @@ class Matcher:
         name, wanted = id(constant), constant.value
 
         def bind(match: Match) -> bool:
-            value = match._nodes[key].operand(index)
+            value = match.operand(key, index)
             return value is not None and value.const is not None and match._bound.setdefault(name, value) is value
 
         self._add(bind, f"{place} is not a constant")
@@ -191,6 +240,11 @@ class Matcher:
         self._add(
             lambda match: bool(match._nodes[key].param(name) == expected), f"'{name}' of {label} is not {expected}"
         )
+
+
+def _commutes(node: Node) -> bool:
+    first = node.operand(0)
+    return is_commutative(node.domain, node.op_type, None if first is None else first.dtype, len(node.operands))
 
 
 def is_uniform(value: Value, wanted: float | bool) -> bool:

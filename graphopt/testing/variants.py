@@ -23,6 +23,7 @@ from onnx import (
 )
 
 from graphopt import schema
+from graphopt.analysis.effects import is_commutative
 
 Variant = tuple[str, ModelProto]
 _QUANTIZED_RANGE = 0.05
@@ -49,6 +50,9 @@ def variants(example: ModelProto) -> Iterator[Variant]:
     for name in inner:
         if infos[name].type.tensor_type.elem_type == TensorProto.FLOAT:
             yield f"inner value {name} is quantized and back", quantized(example, name)
+    for index, node in enumerate(example.graph.node):
+        if len(node.input) == 2 and is_commutative(node.domain, node.op_type):
+            yield f"operands of {node.op_type} {index} change places", swapped(example, index)
     yield from other_attributes(example)
     yield from other_opsets(example)
 
@@ -206,6 +210,15 @@ def quantized(example: ModelProto, name: str) -> ModelProto:
     del model.graph.node[:]
     model.graph.node.extend(kept)
     model.graph.initializer.extend([scale, zero])
+    return model
+
+
+def swapped(example: ModelProto, index: int) -> ModelProto:
+    """The two operands of a commutative node change places."""
+    model = _copy(example)
+    node = model.graph.node[index]
+    first, second = node.input
+    node.input[:] = [second, first]
     return model
 
 

@@ -156,3 +156,34 @@ def test_a_condition_on_a_variable() -> None:
     missed = try_at(flat, op.Abs(x), "Abs")
     assert isinstance(missed, Miss)
     assert "rank 2" in missed.reason
+
+
+@pytest.mark.parametrize("text", ["a = Add(k, x)", "a = Add(x, k)"])
+@pytest.mark.parametrize("last", ["y = Mul(a, w)", "y = Mul(w, a)"])
+def test_operands_that_commute_match_in_either_order(text: str, last: str) -> None:
+    x, w, k = var("x"), var("w", rank=2), const("k")
+    inner = op.Add(x, k)
+    graph = graph_of(f"(float[2] x, float[2,2] w) => (float[2,2] y) <float[2] k = {{1.0,2.0}}> {{ {text}  {last} }}")
+    found = try_at(graph, op.Mul(inner, w), "Mul")
+    assert isinstance(found, Match)
+    assert (found[x].name, found[k].name, found[w].name) == ("x", "k", "w")
+
+
+def test_a_choice_made_early_is_taken_back_for_one_that_fails_late() -> None:
+    x, y = var("x"), var("y")
+    graph = graph_of(
+        "(float[2] p, float[2] q) => (float[2] z) { a = Exp(p)  b = Exp(q)  s = Add(a, b)  z = Sub(s, p) }"
+    )
+    found = try_at(graph, op.Sub(op.Add(op.Exp(x), op.Exp(y)), y), "Sub")
+    assert isinstance(found, Match)
+    assert (found[x].name, found[y].name) == ("q", "p")
+
+
+def test_operands_that_do_not_commute_keep_their_order() -> None:
+    x, k = var("x"), const("k")
+    text = "(float[2] x) => (float[2] y) <float[2] k = {{1.0,2.0}}> {{ y = {}(k, x) }}"
+    for operator in ("Sub", "Div", "Max"):
+        graph = graph_of(text.format(operator))
+        assert isinstance(try_at(graph, op.one_of("Sub", "Div", "Max")(x, k), operator), Miss)
+    integers = graph_of("(int64[2] x) => (int64[2] y) <int64[2] k = {1,2}> { y = Max(k, x) }")
+    assert isinstance(try_at(integers, op.Max(x, k), "Max"), Match)
