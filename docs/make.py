@@ -18,36 +18,110 @@ from graphopt import api, runtime
 from graphopt.cli.main import app
 from graphopt.pipeline import Pass, load_registry
 from graphopt.pipeline.passes import Item
+from graphopt.report.catalogue import classes_text
 from graphopt.rewrite import LEVELS, Rule
 
 DOCS = Path(__file__).parent
-RENAMED = {"value_range": "ranges", "dim": "dims", "shape": "shapes", "load": "load_files", "no_verify": "verify"}
+RENAMED = {
+    "value_range": "ranges",
+    "dim": "dims",
+    "shape": "shapes",
+    "load": "load_files",
+    "no_verify": "verify",
+    "fix_dim": "fix_dims",
+    "fix_shape": "fix_shapes",
+    "add_output": "add_outputs",
+    "io_dtype": "io_dtypes",
+    "sources": "model",
+    "source": "model",
+}
+_MANY = 25
+"""Options from which on they stand under headings."""
+FAMILIES = {
+    "What nobody needs": ("pruning", "common_subexpressions", "branches", "loops"),
+    "Constants and shapes": ("constant_folding", "shapes", "lookups"),
+    "Operators that do nothing": (
+        "identities",
+        "trivial_arithmetic",
+        "neutral_elements",
+        "absorbing_elements",
+        "casts",
+        "broadcasting",
+        "expansions",
+        "idle_masks",
+    ),
+    "Algebra": (
+        "involutions",
+        "comparisons",
+        "clipping",
+        "variadic",
+        "reductions",
+        "constant_chains",
+        "meeting_scales",
+        "rotation_signs",
+    ),
+    "Moving data": (
+        "slicing",
+        "concatenation",
+        "splitting",
+        "hoisting",
+        "movements",
+        "padding",
+        "casts",
+        "views",
+        "layout",
+    ),
+    "Layers and their weights": (
+        "batch_normalization",
+        "layer_scales",
+        "layer_biases",
+        "viewed_layers",
+        "projections",
+    ),
+    "The form of the model": ("functions", "lowering", "opset", "modern_operators", "naming"),
+}
+"""Passes by what they are about; a new one stands at the end until it is put here."""
 MADE = "<!-- made by docs/make.py; edit the code instead -->\n\n"
 
 
 def options_page() -> str:
     """Every option of every command, with its name in the Python API."""
     lines = [MADE + "# Options", ""]
-    lines.append(
-        "Defaults may also stand in `pyproject.toml`, as `[tool.graphopt.COMMAND]` with an option's name as key."
-    )
+    lines += [
+        "Defaults may also stand in `pyproject.toml` in the folder graphopt is called from:",
+        "`[tool.graphopt.COMMAND]` holds options of a command by name, `[tool.graphopt]` those of every command that",
+        "has them. A list stands for an option given several times or separated by commas, a table for `NAME=VALUE`",
+        "pairs; what is typed goes before all of it.",
+        "",
+        "```toml",
+        "[tool.graphopt]",
+        'provider = "cpu"',
+        "",
+        "[tool.graphopt.optimize]",
+        'skip = ["naming"]',
+        "fix-dim = { batch = 1 }",
+        'io-dtype = { image = "uint8" }',
+        "```",
+    ]
     group = typer.main.get_command(app)
     for name, command in sorted(group.commands.items()):
-        lines += [
-            "",
-            f"## graphopt {name}",
-            "",
-            command.help or "",
-            "",
-            "| option | what it does | in the API |",
-            "|---|---|---|",
-        ]
+        lines += ["", f"## graphopt {name}", "", command.help or ""]
+        parts: dict[str, list[Any]] = {}
         for parameter in command.params:
-            if parameter.name == "help":
-                continue
-            text = (getattr(parameter, "help", "") or "").replace("|", "\\|")
-            lines.append(f"| {_spelling(parameter)} | {text} | {_api_name(name, parameter.name)} |")
+            if parameter.name != "help":
+                parts.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
+        if len(command.params) < _MANY:
+            parts = {"": [parameter for members in parts.values() for parameter in members]}
+        for part, members in parts.items():
+            lines += ["", f"### {part}"] if part else []
+            lines += ["", "| option | what it does | in the API |", "|---|---|---|"]
+            lines += [_row(name, parameter) for parameter in members]
     return "\n".join(lines) + "\n"
+
+
+def _row(command: str, parameter: Any) -> str:
+    text = (getattr(parameter, "help", "") or "").replace("|", "\\|")
+    return f"| {_spelling(parameter)} | {text} | {_api_name(command, parameter.name)} |"
 
 
 def _spelling(parameter: Any) -> str:
@@ -63,6 +137,8 @@ def _api_name(command: str, name: str) -> str:
         "optimize": [("optimize", api.optimize), ("verify", runtime.verify), ("benchmark", runtime.benchmark)],
         "verify": [("verify", runtime.verify)],
         "bench": [("benchmark", runtime.benchmark)],
+        "extract": [("extract", api.extract)],
+        "explain": [("explain", api.explain)],
     }
     keyword = RENAMED.get(name, name)
     for label, function in functions.get(command, []):
@@ -96,11 +172,36 @@ def _flat(text: str) -> str:
 
 
 def index_page(passes: list[Pass]) -> str:
-    """The passes in their order."""
-    lines = [MADE + "# Passes", "", "In the order in which they run, swept until nothing changes.", ""]
-    lines += ["| pass | rules | what it does |", "|---|---|---|"]
-    lines += [f"| [{item.name}]({item.name}.md) | {len(item.items)} | {item.summary} |" for item in passes]
+    """The passes by family, their order, and every rule by name."""
+    count = sum(len(item.items) for item in passes)
+    lines = [
+        MADE + "# Passes",
+        "",
+        f"{len(passes)} passes of {count} rules. They run in this order, swept until nothing",
+    ]
+    lines += ["changes: " + ", ".join(item.name for item in passes) + ".", ""]
+    lines += ["A class says what a rule may do to the numbers: [numeric classes](../numeric-classes.md)."]
+    named = {name for names in FAMILIES.values() for name in names}
+    families = {**FAMILIES, "Others": tuple(item.name for item in passes if item.name not in named)}
+    for family, names in families.items():
+        members = [item for item in passes if item.name in names]
+        if members:
+            lines += ["", f"## {family}", "", "| pass | rules | classes | what it does |", "|---|---|---|---|"]
+            lines += [
+                f"| [{item.name}]({item.name}.md) | {len(item.items)} | {classes_text(item)} | {_cell(item.summary)} |"
+                for item in members
+            ]
+    lines += ["", "## Every rule by name", "", "| rule | pass | class | what it does |", "|---|---|---|---|"]
+    rules = sorted(((rule.name, item.name, rule) for item in passes for rule in item.items), key=lambda row: row[:2])
+    lines += [
+        f"| [{name}]({owner}.md#{name}) | {owner} | {rule.numeric.value} | {_cell(rule.summary)} |"
+        for name, owner, rule in rules
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def pages() -> dict[Path, str]:
@@ -111,14 +212,22 @@ def pages() -> dict[Path, str]:
     return made
 
 
+def left_over(made: dict[Path, str]) -> list[Path]:
+    """Pages of passes that are no more."""
+    return sorted(path for path in (DOCS / "passes").glob("*.md") if path not in made)
+
+
 def main() -> int:
     """Write or check the pages."""
     made = pages()
     stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv:
-        for path in stale:
+        for path in [*stale, *left_over(made)]:
             print(f"out of date: {path}; run python docs/make.py")
-        return 1 if stale else 0
+        return 1 if stale or left_over(made) else 0
+    for path in left_over(made):
+        path.unlink()
+        print(f"removed {path}")
     for path in stale:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made[path])

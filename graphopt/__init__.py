@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from graphopt import _interrupt as _interrupt  # before all others: see there
+from graphopt import schema
 from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_pure, is_total
 from graphopt.analysis.position import is_position_independent
-from graphopt.api import Result, benchmark, optimize, verify
+from graphopt.api import Result, benchmark, explain, extract, optimize, verify
 from graphopt.errors import GraphoptError
 from graphopt.ir import (
     NOT_CONSTANT,
@@ -24,14 +26,16 @@ from graphopt.ir import (
     symbol,
 )
 from graphopt.onnxio import load, save, to_proto
-from graphopt.pipeline import Context, graph_pass
-from graphopt.rewrite import Builder, Match, Miss, attr, const, is_uniform, op, rule, var
+from graphopt.pipeline import Context, Options, graph_pass
+from graphopt.rewrite import Builder, Match, Miss, Rule, attr, const, is_uniform, op, rule, var
+from graphopt.rewrite.pattern import Application
 from graphopt.tensors import DType, Tensor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "NOT_CONSTANT",
+    "Application",
     "Builder",
     "Context",
     "DType",
@@ -46,7 +50,9 @@ __all__ = [
     "Model",
     "Node",
     "OptionalType",
+    "Options",
     "Result",
+    "Rule",
     "SequenceType",
     "Symbol",
     "Tensor",
@@ -58,6 +64,8 @@ __all__ = [
     "clone_node",
     "const",
     "effect_of",
+    "explain",
+    "extract",
     "graph_pass",
     "is_commutative",
     "is_elementwise",
@@ -70,6 +78,7 @@ __all__ = [
     "optimize",
     "rule",
     "save",
+    "schema",
     "symbol",
     "to_proto",
     "var",

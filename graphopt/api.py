@@ -5,22 +5,30 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphopt.analysis.inference import Inference
-from graphopt.errors import UsageError
+from graphopt.errors import OpsetError, UsageError
 from graphopt.ir import Graph, Model
 from graphopt.onnxio import load, save, to_proto, write_model
+from graphopt.onnxio.cutting import around as surroundings
+from graphopt.onnxio.cutting import needed_inputs
 from graphopt.onnxio.namemap import NameMap
+from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import Context, MetaOptimizer, Options, Registry, Selection, load_registry
 from graphopt.pipeline.meta import AfterPass, Progress
 from graphopt.records import Benchmark, OptimizeReport, Verification
+from graphopt.report.explanation import Explanation, Observations, choose, explain_item
 from graphopt.rewrite import LEVELS
+from graphopt.schema import latest_opset
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+OLDEST_OPSET = 7
+"""The oldest opset a model can be converted to; before it, operators broadcast in another way."""
 
 TARGETS = ("portable",)
 """What a result can be made for: `portable` emits standard operators only."""
@@ -79,11 +87,21 @@ def optimize(
     fold_dequantize: bool = False,
     growth_limit: int = 1 << 20,
     trust_dim_names: bool = False,
+    opset: int | None = None,
     strict: bool = False,
+    fix_dims: Mapping[str, int] | None = None,
+    fix_shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    add_outputs: Sequence[str] = (),
+    io_dtypes: Mapping[str, str] | None = None,
+    allow_lossy: bool = False,
+    rename: Mapping[str, str] | None = None,
     prepare: Callable[[Graph], None] | None = None,
     progress: Progress | None = None,
     after_pass: AfterPass | None = None,
     registry: Registry | None = None,
+    measure: bool = True,
     **verify_options: Any,
 ) -> Result:
     """Optimize a model; the argument is never changed.
@@ -105,22 +123,37 @@ def optimize(
         fold_dequantize: Store constant weights unquantized where `DequantizeLinear` reads them.
         growth_limit: Bytes a folded result may exceed what dies with it.
         trust_dim_names: Take dims of equal names to be equal.
+        opset: The opset of the standard domain the result must have; operators that only it has are used, too.
         strict: Raise where a pass fails, instead of rolling it back and going on.
-        prepare: Changes the loaded graph before any pass runs.
+        fix_dims: Sizes of free dims of the inputs, by dim name, which become static.
+        fix_shapes: Static shapes of inputs.
+        inputs: Values that shall be the inputs: the graph is cut there. This and what follows changes the signature
+            before any pass runs; names are those of the model as it is loaded, and the result is compared with the
+            original changed in the same way.
+        outputs: The only values to return, in that order; inner ones may be named.
+        add_outputs: Values to return besides.
+        io_dtypes: Element types for inputs and outputs, such as `{"image": "uint8"}`; a `Cast` goes between.
+        allow_lossy: Let `io_dtypes` lose precision or range in outputs.
+        rename: New names of inputs, outputs, inner values and nodes, by old name.
+        prepare: Changes the loaded graph before any pass runs, after the signature.
         progress: Told the name of each pass before it runs, and the sweep.
         after_pass: Called after each pass that changed something, with its name, the sweep and the main graph.
         registry: The passes there are; default: the installed ones.
+        measure: Work out the bytes of the result for the report, which takes as long as writing its graph.
         **verify_options: See `verify`.
 
     Raises:
         ModelError: the model cannot be read.
         UsageError: a level, target, pass, rule or name does not exist.
         PassError: a pass failed and `strict` is set.
+        OpsetError: the model cannot be converted to `opset`.
     """
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
     if target not in TARGETS:
         raise UsageError(f"there is no target '{target}'; choose one of {', '.join(TARGETS)}")
+    if opset is not None and not OLDEST_OPSET <= opset <= latest_opset():
+        raise UsageError(f"opset {opset} is not known; choose one from {OLDEST_OPSET} to {latest_opset()}")
     chosen = Selection(
         passes=None if passes is None else tuple(passes),
         skip=tuple(skip),
@@ -138,21 +171,37 @@ def optimize(
         growth_limit=growth_limit,
         trust_dim_names=trust_dim_names,
         keep=frozenset(keep),
+        opset=opset,
     )
     pipeline = MetaOptimizer(registry or load_registry(load_files), chosen)
     pipeline.progress, pipeline.after_pass = progress, after_pass
+    signature = Signature(
+        fix_dims=fix_dims or {},
+        fix_shapes=fix_shapes or {},
+        inputs=inputs,
+        outputs=outputs,
+        add_outputs=add_outputs,
+        io_dtypes=io_dtypes or {},
+        allow_lossy=allow_lossy,
+        rename=rename or {},
+    )
     graph = load(model)
-    before, size = operators(graph.model), model_bytes(graph.model)
-    if prepare is not None:
-        prepare(graph)
+    size, names = model_bytes(graph.model), NameMap(graph.model)
+    with graph.model.listening(names):
+        notes = change_signature(graph, signature)
+        if prepare is not None:
+            prepare(graph)
+    before = operators(graph.model)
     context = Context(Inference(graph.model, trust_dim_names=trust_dim_names), options, _evaluator(graph.model))
-    names = NameMap(graph.model)
     with graph.model.listening(names):
         report = pipeline.run(graph.model, context)
+    if opset is not None:
+        report = _require_opset(graph.model, report, opset)
     report = dataclasses.replace(
         report,
+        notes=(*notes, *report.notes),
         bytes_before=size,
-        bytes_after=write_model(graph.model).length,
+        bytes_after=write_model(graph.model).length if measure else 0,
         operators_before=before,
         operators_after=operators(graph.model),
     )
@@ -160,8 +209,30 @@ def optimize(
     if verify:
         if freeze_initializers:
             verify_options.setdefault("override_defaults", False)
-        result.verification = _verify_result(model, result, level, verify_options)
+        result.verification = _verify_result(model, signature, prepare, result, level, verify_options)
     return result
+
+
+def _require_opset(model: Model, report: OptimizeReport, opset: int) -> OptimizeReport:
+    """Refuse a model that was not converted to the opset asked for; remark where the runtime does not know it.
+
+    Raises:
+        OpsetError: a node cannot be written in that opset, or the pass that does it was left out.
+    """
+    from graphopt import runtime
+
+    if all(graph.opsets.get("", opset) == opset for graph in model.graphs()):
+        if runtime.loads_opset(opset):
+            return report
+        remark = f"ONNX Runtime does not load models of opset {opset} yet: the result can be neither run nor verified"
+        return dataclasses.replace(report, notes=(*report.notes, remark))
+    if report.stopped_by in ("rewrite limit", "deadline"):
+        return report
+    last = next((item for item in reversed(report.passes) if item.name == "opset"), None)
+    if last is None:
+        raise OpsetError(f"converting to opset {opset} takes the pass 'opset'; do not leave it out")
+    reason = last.error or last.status.removeprefix("taken back: ")
+    raise OpsetError(f"the model cannot be converted to opset {opset}: {reason}")
 
 
 def _evaluator(model: Model) -> Any:
@@ -171,7 +242,122 @@ def _evaluator(model: Model) -> Any:
     return NodeEvaluator(model)
 
 
-def _verify_result(original: Any, result: Result, level: str, options: dict[str, Any]) -> Verification:
+def change_signature(graph: Graph, signature: Signature) -> tuple[str, ...]:
+    """Give a model that was just loaded the signature a user asks for.
+
+    Returns:
+        Sentences on what was done beyond what was asked for word by word.
+
+    Raises:
+        UsageError: a name is unknown or taken, or what is asked for cannot be had.
+    """
+    return signature.apply(graph, Inference(graph.model).run) if signature else ()
+
+
+def extract(
+    model: Any,
+    *,
+    inputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    around: str | None = None,
+    depth: int = 1,
+) -> Graph:
+    """Cut a part out of a model, unoptimized, with the weights it needs; the argument is not changed.
+
+    Args:
+        model: A path, bytes, `ModelProto`, `onnx_ir.Model` or torch `ONNXProgram`.
+        inputs: Values the part begins at; None for those inputs of the model that the outputs need.
+        outputs: Values it returns; None for the model's outputs.
+        around: A node, or a value it gives, in place of inputs and outputs: the part is what lies around it.
+        depth: How many steps against and along the edges from that node.
+
+    Returns:
+        The main graph of the part, to be saved or optimized.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: a name is unknown, or an output needs an input that is not named.
+    """
+    if around is None and inputs is None and outputs is None:
+        raise UsageError("say what to cut out: name inputs, outputs, or a node to cut around")
+    if around is not None and (inputs is not None or outputs is not None):
+        raise UsageError("name inputs and outputs or a node to cut around, not both")
+    graph = load(model)
+    if around is not None:
+        inputs, outputs = surroundings(graph, around, depth)
+    elif inputs is None:
+        inputs = needed_inputs(graph, outputs or ())
+    change_signature(graph, Signature(inputs=inputs, outputs=outputs))
+    return graph
+
+
+def explain(
+    model: Any,
+    rules: Sequence[str],
+    *,
+    level: str = "default",
+    aggressive: Sequence[str] = (),
+    freeze_initializers: bool = False,
+    trust_dim_names: bool = False,
+    opset: int | None = None,
+    load_files: Sequence[str | os.PathLike[str]] = (),
+    registry: Registry | None = None,
+) -> tuple[Explanation, ...]:
+    """Tell where rules fire on a model, and where and why they nearly do.
+
+    The passes run over the model as they do in `optimize`. Then each rule is tried, and none fires any more, at every
+    node of the result where its pattern could begin.
+
+    Args:
+        model: A path, bytes, `ModelProto`, `onnx_ir.Model` or torch `ONNXProgram`; not changed.
+        rules: Rules, passes, or `pass/rule`.
+        level: See `optimize`, as for the rest.
+        aggressive: Passes to run in their aggressive form.
+        freeze_initializers: Treat overridable initializers as constants.
+        trust_dim_names: Take dims of equal names to be equal.
+        opset: The opset to convert to on the way.
+        load_files: Python files with more passes.
+        registry: The passes there are; default: the installed ones.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: a level, pass or rule does not exist.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
+    registry = registry or load_registry(load_files)
+    chosen = choose(registry, rules)
+    seen = Observations(chosen)
+    graph = load(model)
+    options = Options(
+        level=level, freeze_initializers=freeze_initializers, trust_dim_names=trust_dim_names, opset=opset
+    )
+    context = Context(Inference(graph.model, trust_dim_names=trust_dim_names), options, _evaluator(graph.model))
+    context.observer, context.on_note = seen.on_miss, seen.on_note
+    report = MetaOptimizer(registry, Selection(aggressive=tuple(aggressive))).run(graph.model, context)
+    fired = report.rewrites_by_rule
+    found = []
+    for owner, item in chosen:
+        runs = [one for one in report.passes if one.name == owner.name]
+        failed = next((one.error or one.status for one in runs if one.status not in ("changed", "nothing to do")), "")
+        obstacle = failed
+        if item.numeric not in options.classes:
+            obstacle = f"its class {item.numeric.value} is beyond the level '{level}'; --level fast-math allows all"
+        elif not runs:
+            obstacle = "nothing asked for it; it runs with the option it serves"
+        name = f"{owner.name}/{item.name}"
+        found.append(explain_item(owner, item, graph, context, fired.get(name, 0), seen, obstacle))
+    return tuple(found)
+
+
+def _verify_result(
+    original: Any,
+    signature: Signature,
+    prepare: Callable[[Graph], None] | None,
+    result: Result,
+    level: str,
+    options: dict[str, Any],
+) -> Verification:
     import tempfile
 
     from graphopt import runtime
@@ -179,9 +365,14 @@ def _verify_result(original: Any, result: Result, level: str, options: dict[str,
     with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
         path = os.path.join(folder, "optimized.onnx")
         result.save(path)
-        if not isinstance(original, (str, os.PathLike)):
+        if signature or prepare is not None or not isinstance(original, (str, os.PathLike)):
+            # The truth is the original with the signature asked for, and nothing else done to it.
             source = os.path.join(folder, "original.onnx")
-            save(load(original), source)
+            graph = load(original)
+            change_signature(graph, signature)
+            if prepare is not None:
+                prepare(graph)
+            save(graph, source)
             original = source
         # Both were loaded a moment ago: straight to the runtime, without looking at them once more.
         return runtime.verify(original, path, level=level, **options)
@@ -229,5 +420,17 @@ def operators(model: Model) -> dict[str, int]:
 
 
 def model_bytes(model: Model) -> int:
-    """Bytes of the model as one message, its weights included wherever they lie."""
-    return write_model(model).length
+    """Bytes of a model that was just loaded, its weights included wherever they lie."""
+    files = model.details["external_files"].mappings.values()
+    mappings = {id(mapping) for mapping in files}
+    size: int = model.details["bytes"]
+    if not mappings:
+        return size
+    regions = {
+        (id(tensor.region.mapping), tensor.region.offset): tensor.nbytes
+        for graph in model.graphs()
+        for node in graph.all_nodes()
+        for tensor in (node.tensor, node.default)
+        if tensor is not None and tensor.region is not None and id(tensor.region.mapping) in mappings
+    }
+    return size + sum(regions.values())

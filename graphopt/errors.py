@@ -56,6 +56,10 @@ class PassError(GraphoptError):
     """A pass raised or broke the graph; it was rolled back. Raised only under `strict`."""
 
 
+class OpsetError(GraphoptError):
+    """The model cannot be converted to the opset asked for; the message names the node and the reason."""
+
+
 class DidNotConvergeError(GraphoptError):
     """Rules keep undoing each other; the message names the ones that repeat."""
 

@@ -305,6 +305,44 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
+class Bisection:
+    """The search for the rewrite that makes a model wrong.
+
+    Attributes:
+        rewrites: How many there are in all.
+        number: The first after which the model is wrong; 0 if none was found, `reason` says why.
+        rule: Who rewrote, `pass/rule`.
+        erased: Names of the nodes that went.
+        inserted: Operators of the nodes that came.
+        reason: What is wrong after it.
+        trials: How many models were looked at.
+        reproducer: The folder with the model cut down to the rewrite, before and after; None if none was written.
+        reproducer_nodes: Operators in the cut.
+        weights_stripped: True if its weights are random numbers.
+    """
+
+    rewrites: int
+    number: int = 0
+    rule: str = ""
+    erased: tuple[str, ...] = ()
+    inserted: tuple[str, ...] = ()
+    reason: str = ""
+    trials: int = 0
+    reproducer: str | None = None
+    reproducer_nodes: int = 0
+    weights_stripped: bool = False
+
+    @property
+    def found(self) -> bool:
+        """True if a rewrite was found."""
+        return self.number > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON document."""
+        return {**_runtime_document(self, "bisection"), "found": self.found}
+
+
+@dataclass(frozen=True, slots=True)
 class PassReport:
     """One pass in one sweep.
 

@@ -26,8 +26,10 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"onnxio", "analysis", "ir", "schema", "tensors"},
     "report": {"pipeline", "rewrite", "ir", "onnxio", "schema", "tensors"},
     "api": {"report", "runtime", "targets", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
+    "bisection": {"api", "runtime", "pipeline", "onnxio", "ir", "tensors"},
     "cli": {
         "api",
+        "bisection",
         "testing",
         "report",
         "runtime",

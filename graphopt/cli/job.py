@@ -6,18 +6,19 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from graphopt import api, runtime
+from graphopt.cli import plans
 from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, EXIT_USAGE
 from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
-from graphopt.onnxio import load
+from graphopt.onnxio import load, write_model
 from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.save import Staged, require_no_data_file, stage
-from graphopt.onnxio.signature import fix_dims, fix_shapes, select_outputs
+from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import load_registry
 from graphopt.records import Benchmark, OptimizeReport, Verification
 
@@ -36,9 +37,8 @@ class Job:
     bench: dict[str, Any] | None = None
     """Options of the comparison, None to leave it out."""
     save: dict[str, Any] = field(default_factory=dict)
-    fix_dim: dict[str, int] = field(default_factory=dict)
-    fix_shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()
+    signature: dict[str, Any] = field(default_factory=dict)
+    """What the signature shall be, as fields of `Signature`."""
     in_place: bool = False
     """True if the user named the model itself as the file to write."""
     force: bool = False
@@ -49,18 +49,10 @@ class Job:
     write_plan: str | None = None
     dump_dir: str | None = None
     print_after: tuple[str, ...] = ()
-
-    @property
-    def changes_signature(self) -> bool:
-        """True if the user asks for other inputs or outputs than the model has."""
-        return bool(self.fix_dim or self.fix_shape or self.outputs)
-
-    def prepare(self, graph: Graph) -> None:
-        """Give the model the signature the user asks for."""
-        fix_shapes(graph, self.fix_shape)
-        fix_dims(graph, self.fix_dim) if self.fix_dim else None
-        if self.outputs:
-            select_outputs(graph, self.outputs)
+    plan_for: str = ""
+    """The fingerprint of the model a plan was made for."""
+    reads: tuple[str, ...] = ()
+    """Files the run reads beside the model: they are never written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +92,8 @@ def run(job: Job, say: Say = lambda text: None) -> Outcome:
 
 def _run(job: Job, say: Say) -> Outcome:
     check_paths(job)
+    if not job.force:
+        plans.require_same_model(job.source, job.plan_for)
     say(f"optimizing {job.source}")
     registry = load_registry(job.optimize.get("load_files", ()))
     for name in job.print_after:
@@ -108,14 +102,17 @@ def _run(job: Job, say: Say) -> Outcome:
     dumper = _Dumper(job)
     result = api.optimize(
         job.source,
-        prepare=job.prepare if job.changes_signature else None,
         progress=lambda name, sweep: say(f"sweep {sweep}: {name.replace('_', ' ')}"),
         after_pass=dumper.after_pass,
         registry=registry,
+        measure=False,
+        **job.signature,
         **job.optimize,
     )
     report = result.report
     converged = report.stopped_by not in ("sweep limit", "rules keep feeding each other")
+    if job.dry_run or not converged:  # nothing will be written whose bytes could be counted
+        report = replace(report, bytes_after=write_model(result.graph.model).length)
     if job.dry_run:
         return Outcome(job, EXIT_OK if converged else EXIT_NOT_CONVERGED, report=report)
     if not converged:
@@ -127,11 +124,15 @@ def _run(job: Job, say: Say) -> Outcome:
     with ExitStack() as stack:
         staged = stage(result.graph, job.target, stamp=stamp, **job.save)
         stack.callback(staged.discard)
-        reference = job.source
-        if job.changes_signature:
+        written = (staged.path, staged.data_path)
+        report = replace(report, bytes_after=sum(os.path.getsize(path) for path in written if path is not None))
+        reference, signature = job.source, Signature(**job.signature)
+        if signature:  # the truth is the original with that signature, and nothing else done to it
             prepared = load(job.source)
-            job.prepare(prepared)
-            original = stage(prepared, f"{job.target}.original")
+            api.change_signature(prepared, signature)
+            # Weights in files of their own stay there, as far as they are in the same folder.
+            has_files = bool(prepared.model.details["external_files"].mappings)
+            original = stage(prepared, f"{job.target}.original", external_data="reference" if has_files else None)
             stack.callback(original.discard)
             reference = original.path
         return _judge_and_write(job, report, result.names, staged, reference, say)
@@ -198,6 +199,8 @@ def check_paths(job: Job) -> None:
             raise OutputError(f"'{path}' is named for two results; give each a file of its own")
         if _is_same(path, job.source) and not (is_model and job.in_place):
             raise OutputError(f"'{path}' is the model itself; pass -o with its name to replace it, or choose another")
+        if any(_is_same(path, other) for other in job.reads):
+            raise OutputError(f"'{path}' is read by this run, so it is not written; choose another name")
         if os.path.exists(path) and not job.force and not _is_same(path, job.source):
             raise OutputError(f"'{path}' exists already; pass --force to replace it, or choose another name")
     if job.dump_dir is not None:

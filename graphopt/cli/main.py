@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tomllib
+import threading
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from graphopt.cli import bench, diff, doctor, optimize, passes, show, verify
+from graphopt.cli import bench, bisect, diff, doctor, explain, extract, optimize, passes, show, verify
+from graphopt.cli.configuration import configured
 from graphopt.cli.output import EXIT_USAGE, end_orderly, show_error
-from graphopt.errors import GraphoptError, UsageError
+from graphopt.errors import GraphoptError
 
 app = typer.Typer(
     name="graphopt",
@@ -23,8 +24,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (optimize, verify, bench, passes, show, diff, doctor):
+for _module in (optimize, verify, bench, extract, explain, bisect, passes, show, diff, doctor):
     app.command(_module.NAME)(_module.command)
+
+
+_INTERRUPTED = 130
+_INTERRUPTION = "interrupted; what was not finished is not written"
 
 
 def _version(wanted: bool) -> None:
@@ -43,62 +48,30 @@ def _root(
     ] = False,
 ) -> None:
     """Grappler for ONNX: optimize a model, prove it equal, time it against the original."""
-    context.default_map = _configured(Path("pyproject.toml"))
-
-
-def _configured(path: Path) -> dict[str, Any]:
-    """Defaults from `[tool.graphopt.COMMAND]` of the project in the working directory.
-
-    Raises:
-        UsageError: a key is no option of its command.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    try:
-        tools = tomllib.loads(text).get("tool", {})
-        table = tools.get("graphopt", {}) if isinstance(tools, dict) else {}
-        if not isinstance(table, dict):
-            raise UsageError("[tool.graphopt] in pyproject.toml is no table; use [tool.graphopt.optimize] and the like")
-    except tomllib.TOMLDecodeError as error:
-        if "tool.graphopt" not in text:
-            return {}
-        raise UsageError(f"pyproject.toml here has [tool.graphopt] but is no valid TOML: {error}; repair it") from error
-    group = typer.main.get_command(app)
-    commands: dict[str, Any] = getattr(group, "commands", {})
-    defaults: dict[str, Any] = {}
-    for name, options in table.items():
-        command = commands.get(name)
-        if command is None or not isinstance(options, dict):
-            raise UsageError(
-                f"[tool.graphopt] has '{name}', which is no command; use [tool.graphopt.optimize] and the like"
-            )
-        known = {parameter.name: parameter for parameter in command.params}
-        for key, value in options.items():
-            parameter = known.get(key.replace("-", "_"))
-            if parameter is None:
-                raise UsageError(f"[tool.graphopt.{name}] has '{key}', which is no option of graphopt {name}")
-            if isinstance(value, list) and not parameter.multiple:
-                value = ",".join(map(str, value))
-            defaults.setdefault(name, {})[parameter.name] = value
-    return defaults
+    context.default_map = configured(Path("pyproject.toml"), getattr(typer.main.get_command(app), "commands", {}))
 
 
 def main() -> NoReturn:
     """Run the command line; never returns."""
     code = EXIT_USAGE
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end_orderly)
     try:
         result = app(standalone_mode=False)
         code = result if isinstance(result, int) else 0
+        if code == _INTERRUPTED:  # typer has caught the interrupt
+            show_error(_INTERRUPTION)
     except GraphoptError as error:
         show_error(str(error))
     except (typer.Abort, KeyboardInterrupt):
-        show_error("interrupted; what was not finished is not written")
-        code = 130
+        show_error(_INTERRUPTION)
+        code = _INTERRUPTED
+    except SystemExit as stop:
+        # rich and typer leave with 1 where whoever reads our output has seen enough, as `graphopt --help | head` does.
+        code = 0 if stop.code == 1 else _code_of(stop)
     except BrokenPipeError:
         # Whoever read our output has seen enough; do not complain while Python closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,6 +82,10 @@ def main() -> NoReturn:
     except Exception as error:
         code = _usage_or_fault(error)
     sys.exit(code)
+
+
+def _code_of(stop: SystemExit) -> int:
+    return stop.code if isinstance(stop.code, int) else EXIT_USAGE
 
 
 def _usage_or_fault(error: Exception) -> int:

@@ -10,29 +10,60 @@ import typer
 
 from graphopt.errors import UsageError
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a report.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="More detail; repeat for more.")]
-Provider = Annotated[str, typer.Option("--provider", help="auto, cpu, cuda, or a provider's name in the runtime.")]
-Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dim in the feeds.")]
+FILES, SIGNATURE, PASSES, COMPARISON, REPORT = "Files", "Signature", "Passes", "Comparison", "Report"
+"""The headings under which options stand in the help and in the documentation."""
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of a report.", rich_help_panel=REPORT)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=REPORT)]
+Verbose = Annotated[
+    int, typer.Option("--verbose", "-v", count=True, help="More detail; repeat for more.", rich_help_panel=REPORT)
+]
+Provider = Annotated[
+    str,
+    typer.Option(
+        "--provider", help="auto, cpu, cuda, or a provider's name in the runtime.", rich_help_panel=COMPARISON
+    ),
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dim in the feeds.", rich_help_panel=COMPARISON),
+]
 Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", metavar="INPUT=1,3,224,224", help="Shape of an input in the feeds.")
+    list[str] | None,
+    typer.Option(
+        "--shape", metavar="INPUT=1,3,224,224", help="Shape of an input in the feeds.", rich_help_panel=COMPARISON
+    ),
 ]
 Ranges = Annotated[
     list[str] | None,
-    typer.Option("--range", metavar="INPUT=LOW:HIGH", help="Range of an input's values in the feeds."),
+    typer.Option(
+        "--range", metavar="INPUT=LOW:HIGH", help="Range of an input's values in the feeds.", rich_help_panel=COMPARISON
+    ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
-        "--inputs", metavar="DATA", help="Your own inputs: .npz, .npy, a test_data_set folder, or script.py:function."
+        "--data",
+        metavar="DATA",
+        help="Your own inputs: .npz, .npy, a test_data_set folder, or script.py:function.",
+        rich_help_panel=COMPARISON,
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the made feeds.")]
-CustomOps = Annotated[
-    list[Path] | None, typer.Option("--custom-ops", metavar="LIB", help="Library of custom operators to register.")
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the made feeds.", rich_help_panel=COMPARISON)
 ]
-Load = Annotated[list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file with more passes.")]
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-ops", metavar="LIB", help="Library of custom operators to register.", rich_help_panel=COMPARISON
+    ),
+]
+Load = Annotated[
+    list[Path] | None,
+    typer.Option("--load", metavar="FILE.py", help="Python file with more passes.", rich_help_panel=PASSES),
+]
 
 
 def pairs(items: Iterable[str] | None, option: str, example: str) -> dict[str, str]:
@@ -41,11 +72,13 @@ def pairs(items: Iterable[str] | None, option: str, example: str) -> dict[str, s
     Raises:
         UsageError: an item has no `=`.
     """
-    found = {}
+    found: dict[str, str] = {}
     for item in items or ():
         name, separator, value = item.rpartition("=")
         if not separator or not name:
             raise UsageError(f"{option} wants {example}, not '{item}'")
+        if name in found and found[name] != value:
+            raise UsageError(f"{option} is given twice for '{name}'; decide on '{found[name]}' or '{value}'")
         found[name] = value
     return found
 
@@ -90,6 +123,31 @@ def ranges(items: Iterable[str] | None) -> dict[str, tuple[float, float]]:
             raise UsageError(f"--range wants x=0:255, not '{name}={value}'")
         found[name] = ends
     return found
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Names separated by commas; None where the option is not given.
+
+    Raises:
+        UsageError: the list is empty.
+    """
+    if text is None:
+        return None
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not found:
+        raise UsageError("a list of names is empty; leave the option out, or name at least one")
+    return found
+
+
+def value_names(text: str | None) -> tuple[str, ...] | None:
+    """The names `--inputs` takes; data, which had that option once, is sent to its own.
+
+    Raises:
+        UsageError: it is a file or a function that gives data, or the list is empty.
+    """
+    if text is not None and (text.endswith((".npz", ".npy")) or ".py:" in text or any(Path(text).glob("*.pb"))):
+        raise UsageError(f"--inputs names the values a model shall begin at; your own data is given by --data {text}")
+    return names(text)
 
 
 def providers(name: str) -> str:

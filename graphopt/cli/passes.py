@@ -13,45 +13,40 @@ NAME = "passes"
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="A pass, or one rule as PASS/RULE.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A pass, a rule, or PASS/RULE.")] = None,
     load: options.Load = None,
     test: Annotated[bool, typer.Option("--test", help="Run the tests made from the examples.")] = False,
     json: options.Json = False,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="List every rule too.")] = 0,
 ) -> int:
-    """List the passes in their order, or show one with its rules, examples and numeric classes."""
+    """List the passes in their order, or show some rules with examples and numeric classes."""
     from graphopt.pipeline import load_registry
-    from graphopt.report.catalogue import catalogue_json, catalogue_text, pass_text
+    from graphopt.report.catalogue import catalogue_json, catalogue_text, items_text
+    from graphopt.report.explanation import choose
 
     registry = load_registry([str(file) for file in load or ()])
-    chosen = list(registry.passes.values())
-    item_name = ""
-    if name is not None:
-        registry.check_item(name)
-        pass_name, _, item_name = name.partition("/")
-        chosen = [registry.find(pass_name)]
+    passes = list(registry.passes.values())
+    chosen = choose(registry, [item.name for item in passes] if name is None else [name])
     if test:
-        return _test(chosen, item_name, json=json)
+        return _test(chosen, json=json)
     if json:
-        show_json(catalogue_json(chosen, item_name))
+        show_json(catalogue_json(chosen))
     elif name is None:
-        show(catalogue_text(chosen))
+        show(catalogue_text(passes, rules=bool(verbose)))
     else:
-        show(pass_text(chosen[0], item_name))
+        show(items_text(chosen))
     return EXIT_OK
 
 
-def _test(chosen: list[Any], item_name: str, *, json: bool) -> int:
+def _test(chosen: list[Any], *, json: bool) -> int:
     from graphopt.testing import check_item
 
     failures, count = [], 0
-    for one in chosen:
-        for item in one.items:
-            if item_name and item.name != item_name:
-                continue
-            for report in check_item(one, item):
-                count += 1
-                if not report.ok:
-                    failures.append(f"{one.name}/{item.name}: {report.name}: {report.reason}")
+    for owner, item in chosen:
+        for report in check_item(owner, item):
+            count += 1
+            if not report.ok:
+                failures.append(f"{owner.name}/{item.name}: {report.name}: {report.reason}")
     if json:
         show_json({"schema": "graphopt.passes-test", "schema_version": 1, "checks": count, "failures": failures})
     else:

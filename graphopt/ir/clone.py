@@ -39,7 +39,7 @@ def clone_node(node: Node, target: Graph, mapped: Mapped, *, rank: int | None = 
     if node.origin is not None and node.origin.form is not Form.TENSOR:
         copy.origin = node.origin  # doc string, metadata and what only the file can spell go along
     for old, new in zip(node.results, copy.results, strict=True):
-        new.name, new.type, new.declared = old.name, old.type, old.declared
+        new.name, new.type, new.declared, new.elements = old.name, old.type, old.declared, old.elements
         mapped[old] = new
     for name, body in node.bodies.items():
         inner = target.make_body(copy, name, body.name)

@@ -131,6 +131,15 @@ class OpsetSet(_Edit):
 
 
 @dataclass(frozen=True, slots=True)
+class IrVersionSet(_Edit):
+    """The model declares another IR version; `graph` is the main graph."""
+
+    graph: Graph
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionsSet(_Edit):
     """The model has other local functions; `graph` is the main graph."""
 
@@ -151,6 +160,7 @@ Edit: TypeAlias = (
     | Narrowed
     | DetailSet
     | OpsetSet
+    | IrVersionSet
     | FunctionsSet
 )
 

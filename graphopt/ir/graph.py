@@ -122,8 +122,8 @@ class Graph(Structure):
         self._attach(node)
         self.tell(edits.Inserted(self, node))
 
-    def erase(self, node: Node) -> None:
-        """Take a node, with its bodies, out of the graph.
+    def erase(self, node: Node, *, signature: bool = False) -> None:
+        """Take a node, with its bodies, out of the graph; with `signature` an input too, as only a user may ask.
 
         Raises:
             EditError: a result is still read (the message says by whom), something outside names the node, or it is an
@@ -132,7 +132,7 @@ class Graph(Structure):
         self._require_own(node)
         if node.is_pinned:
             raise EditError(f"{node!r} is kept by name; it cannot be erased, take it off the keep-list")
-        if node.kind is Kind.RETURN or (node.kind is Kind.INPUT and self.owner is None):
+        if node.kind is Kind.RETURN or (node.kind is Kind.INPUT and self.owner is None and not signature):
             raise EditError(f"{node!r} belongs to the signature of '{self.name}'; it cannot be erased")
         for value in node.results:
             if value.uses:
@@ -205,15 +205,17 @@ class Graph(Structure):
         old, value.type = value.type, type
         self.tell(edits.Retyped(self, value, old, type))
 
-    def rename(self, item: Value | Node, name: str | None) -> None:
+    def rename(self, item: Value | Node, name: str | None, *, signature: bool = False) -> None:
         """Give a value or node another label; None leaves a value's name to export.
+
+        With `signature` also one that is known outside, as only a user may ask, and whoever knows it must be told.
 
         Raises:
             EditError: the name belongs to the signature or is kept from outside.
         """
         node = item.producer if isinstance(item, Value) else item
         is_signature = isinstance(item, Value) and node.kind is Kind.INPUT and self.owner is None
-        if node.is_pinned or is_signature:
+        if (node.is_pinned or is_signature) and not signature:
             raise EditError(f"{item!r} is known outside by its name; it cannot be renamed")
         if isinstance(item, Node):
             name = name or ""
@@ -360,6 +362,9 @@ class Graph(Structure):
             case edits.DetailSet(name=name, old=detail):
                 self._write_detail(name, detail)
                 return edits.DetailSet(self, name, edit.new, detail)
+            case edits.IrVersionSet(old=ir_version):
+                self.model.ir_version = ir_version
+                return edits.IrVersionSet(self, edit.new, ir_version)
             case edits.FunctionsSet(old=functions):
                 self.model.functions = functions
                 return edits.FunctionsSet(self, edit.new, functions)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from graphopt.ir.edits import Edit, FunctionsSet, Listener
+from graphopt.ir.edits import Edit, FunctionsSet, IrVersionSet, Listener
 from graphopt.ir.graph import Graph
 
 FunctionKey = tuple[str, str, str]
@@ -76,7 +76,17 @@ class Model:
         old, self.functions = self.functions, dict(functions)
         self.graph.tell(FunctionsSet(self.graph, old, self.functions))
 
+    def set_ir_version(self, version: int) -> None:
+        """Declare another IR version."""
+        if version != self.ir_version:
+            old, self.ir_version = self.ir_version, version
+            self.graph.tell(IrVersionSet(self.graph, old, version))
+
     # --- listeners and rewrites -----------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        """Tell a listener of every edit from now on."""
+        self._listeners.append(listener)
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:

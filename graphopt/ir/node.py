@@ -207,7 +207,11 @@ class Node:
     @property
     def has_latest_meaning(self) -> bool:
         """False if the operator meant something else in this graph's opset (Softmax before 13, …)."""
-        return schema.is_latest_meaning(self.domain, self.op_type, self.opset)
+        opset = self.opset
+        if schema.is_latest_meaning(self.domain, self.op_type, opset):
+            return True
+        outputs = sum(value.name != "" for value in self.results)
+        return schema.is_latest_meaning(self.domain, self.op_type, opset, outputs, self._attributes)
 
     def add_body(self, name: str, body: Graph) -> None:
         """Give a new node a body, which must have been made with this node as its owner.

@@ -16,13 +16,13 @@ METADATA = 14
 
 def metadata_of(model: Model) -> dict[str, str]:
     """The model's metadata as text by key."""
-    entries = (_entry(piece) for number, piece in model.details.get("fields", []) if number == METADATA)
+    entries = (entry_of(piece) for number, piece in model.details.get("fields", []) if number == METADATA)
     return {entry.key: entry.value for entry in entries}
 
 
 def is_replaced(number: int, piece: Any, stamp: Mapping[str, str]) -> bool:
     """True if a field of the model is a metadata entry that `stamp` gives another value: keys must not repeat."""
-    return bool(stamp) and number == METADATA and _entry(piece).key in stamp
+    return bool(stamp) and number == METADATA and entry_of(piece).key in stamp
 
 
 def write_stamp(out: Message, stamp: Mapping[str, str]) -> None:
@@ -31,7 +31,8 @@ def write_stamp(out: Message, stamp: Mapping[str, str]) -> None:
         out.entry(METADATA, key, value)
 
 
-def _entry(piece: Any) -> StringStringEntryProto:
+def entry_of(piece: Any) -> StringStringEntryProto:
+    """The entry in a metadata field of the model."""
     raw = piece_bytes(piece)
     # The piece is a whole field: its tag and length come first.
     _, _, _, payload, stop = next(fields(memoryview(raw), 0, len(raw)))

@@ -36,7 +36,8 @@ class NameMap:
         """The map as a JSON document; what kept its name is only counted.
 
         Each entry of `values` is `{"how": "renamed" | "merged" | "gone", "now": name or None}`; each of `nodes`
-        `{"how": "replaced" | "gone"}`, where a replaced node's name is carried by the one that stands for it.
+        `{"how": "replaced" | "gone"}`, where a replaced node's name is carried by the one that stands for it, or
+        `{"how": "renamed", "now": name}`.
         """
         names = self._names_now()
         values: dict[str, dict[str, str | None]] = {}
@@ -58,6 +59,10 @@ class NameMap:
             for node, name in self._nodes.items()
             if node.graph is None
         }
+        renamed = {
+            name: node.name for node, name in self._nodes.items() if node.graph is not None and node.name != name
+        }
+        nodes |= {name: {"how": "renamed", "now": now} for name, now in renamed.items()}
         return {
             "schema": "graphopt.name-map",
             "schema_version": 1,

@@ -131,6 +131,7 @@ class ModelReader:
             "opsets": dict(imports),
             "import_fields": import_fields,
             "hidden_names": set(),
+            "bytes": len(self.view),
         }
         for place in functions:
             function = self.function(model, *place)

@@ -32,6 +32,7 @@ class Options:
         growth_limit: Bytes a folded result may exceed what dies with it.
         trust_dim_names: Take dims of equal names to be equal, which the runtime does not check.
         keep: Names of values and nodes that must survive as they are.
+        opset: The opset of the standard domain the result must have; None leaves it alone.
     """
 
     level: str = "default"
@@ -41,6 +42,7 @@ class Options:
     growth_limit: int = 1 << 20
     trust_dim_names: bool = False
     keep: frozenset[str] = frozenset()
+    opset: int | None = None
 
     @property
     def classes(self) -> frozenset[NumericClass]:
@@ -64,6 +66,8 @@ class Context:
     current: str = ""
     """The pass and item running now, `pass/rule`."""
     observer: Observer | None = None
+    on_note: Callable[[str, str], None] | None = None
+    """Told of every remark, with who makes it: `pass` or `pass/item`."""
     notes: list[str] = field(default_factory=list)
     """Remarks for the report: what was left alone, and why."""
 
@@ -108,6 +112,8 @@ class Context:
 
     def note(self, text: str) -> None:
         """Add a remark to the report, once."""
+        if self.on_note is not None:
+            self.on_note(self.current, text)
         if text not in self.notes:
             self.notes.append(text)
 

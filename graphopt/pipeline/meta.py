@@ -133,6 +133,8 @@ class MetaOptimizer:
         for item in self.passes:
             if item.once and sweep > 1:
                 continue
+            if item.is_asked is not None and not item.is_asked(model, context.options):
+                continue
             deadline = self.selection.deadline
             if deadline is not None and time.monotonic() - started > deadline:
                 return "deadline"

@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from graphopt.errors import RuleError
 from graphopt.ir import Graph, Model
-from graphopt.pipeline.context import Context
+from graphopt.pipeline.context import Context, Options
 from graphopt.rewrite import Driver, Examples, NumericClass, Rule
 
 GraphFunction = Callable[[Graph, Context], None]
+Asked = Callable[[Model, Options], bool]
 
 
 class GraphPass:
@@ -43,6 +45,8 @@ def graph_pass(
     bodies: bool = True,
     whole_model: bool = False,
     opset: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    largest: float | None = None,
 ) -> Callable[[GraphFunction], GraphPass]:
     """Declare a pass over one graph.
 
@@ -54,6 +58,8 @@ def graph_pass(
         bodies: Whether it also visits bodies and functions, innermost first.
         whole_model: Whether it is called once, with the main graph, and looks at `graph.model` itself.
         opset: The opset of the examples; default: the newest supported.
+        options: What the user must have asked for in the examples, as fields of `Options`.
+        largest: The largest finite input the numeric class is promised for; beyond it something overflows on its way.
 
     Raises:
         RuleError: the function has no docstring, or the class does not exist.
@@ -68,7 +74,7 @@ def graph_pass(
             raise RuleError(
                 f"graph pass {function.__name__}: '{numeric}' is no numeric class; use S, E, Z, U, R or D"
             ) from None
-        return GraphPass(function, Examples(before, after, unless, opset), numeric_class, bodies, whole_model)
+        return GraphPass(function, Examples(before, after, unless, opset, options, largest), numeric_class, bodies, whole_model)
 
     return declare
 
@@ -86,6 +92,7 @@ class Pass:
         items: Its rules and graph passes as they are written.
         once: True if it runs in the first sweep only.
         after: The pass it wants to follow, "" for the end.
+        is_asked: Says whether the options call for it now; None where it always runs.
     """
 
     name: str
@@ -94,6 +101,7 @@ class Pass:
     module: ModuleType
     once: bool = False
     after: str = ""
+    is_asked: Asked | None = None
 
     def item(self, name: str) -> Item | None:
         """The rule or graph pass of that name."""
@@ -196,4 +204,5 @@ def pass_of_module(module: ModuleType, name: str) -> Pass:
         module=module,
         once=bool(getattr(module, "ONCE", False)),
         after=str(getattr(module, "AFTER", "")),
+        is_asked=getattr(module, "is_asked", None),
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from graphopt.ir import Graph, Model, Value
-from graphopt.report.units import bytes_text
+from graphopt.onnxio.declared import declared_type
+from graphopt.report.units import bytes_text, plural
 
 
 def model_text(graph: Graph, operators: dict[str, int], size: int, metadata: dict[str, str]) -> RenderableType:
@@ -30,8 +32,9 @@ def model_text(graph: Graph, operators: dict[str, int], size: int, metadata: dic
     head.add_row("format", f"IR version {model.ir_version}, " + ", ".join(_opsets(graph)))
     weights = [node for inner in model.graphs() for node in inner.constants()]
     total = sum(node.tensor.nbytes for node in weights if node.tensor is not None)
-    head.add_row("size", f"{bytes_text(size)}, of it {bytes_text(total)} in {len(weights)} constants")
-    head.add_row("nodes", f"{sum(operators.values())} operators in {sum(1 for _ in model.graphs())} graphs")
+    head.add_row("size", f"{bytes_text(size)}, of it {bytes_text(total)} in {plural(len(weights), 'constant')}")
+    count, graphs = sum(operators.values()), sum(1 for _ in model.graphs())
+    head.add_row("nodes", f"{plural(count, 'operator')} in {plural(graphs, 'graph')}")
     if model.functions:
         head.add_row("functions", ", ".join(f"{domain}.{name}" for domain, name, _ in model.functions))
     for label, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
@@ -92,3 +95,63 @@ def dot_text(model: Model) -> str:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def part_text(graph: Graph, source: str, target: str, size: int, found: tuple[str, str]) -> RenderableType:
+    """What was cut out of a model: where it is, how big, its signature, and whether it loads.
+
+    Args:
+        graph: The main graph of the part.
+        source: The model.
+        target: The file written.
+        size: Its bytes.
+        found: What is against it, and what is to be remarked.
+    """
+    problem, remark = found
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("model", source)
+    table.add_row("part", f"{plural(_operators(graph), 'node')}, {bytes_text(size)}")
+    for label, ports in _ports(graph).items():
+        for index, (name, type) in enumerate(ports.items()):
+            table.add_row(label if index == 0 else "", f"{name}: {type}")
+    style = "bold yellow" if problem else "bold green"
+    table.add_row("loads", Text("no" if problem else "yes", style=style))
+    if remark:
+        table.add_row("note", remark)
+    table.add_row("written", target)
+    return table
+
+
+def part_json(graph: Graph, source: str, target: str, size: int, found: tuple[str, str]) -> dict[str, Any]:
+    """The same as a JSON document."""
+    return {
+        "schema": "graphopt.extract",
+        "schema_version": 1,
+        "input": source,
+        "output": target,
+        "nodes": _operators(graph),
+        "bytes": size,
+        **_ports(graph),
+        "loads": not found[0],
+        "problem": found[0],
+        "remark": found[1],
+    }
+
+
+def _operators(graph: Graph) -> int:
+    return sum(inner.operator_count for inner in graph.model.graphs())
+
+
+def _ports(graph: Graph) -> dict[str, dict[str, str]]:
+    """Inputs and outputs with their types as the file declares them."""
+    declared = [declared_type(raw) or value.type for (_, raw), value in _outputs(graph)]
+    outputs = {
+        name: str(type or "unknown type") for ((name, _), _), type in zip(_outputs(graph), declared, strict=True)
+    }
+    return {"inputs": {value.name or "": str(value.type or "?") for value in graph.inputs}, "outputs": outputs}
+
+
+def _outputs(graph: Graph) -> list[tuple[tuple[str, bytes], Value]]:
+    return list(zip(graph.details["outputs"], graph.outputs, strict=True))

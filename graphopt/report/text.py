@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graphopt.records import Benchmark, DoctorReport, OptimizeReport, Verification
-from graphopt.report.units import bytes_text, percent_text, seconds_text, small_text
+from graphopt.report.units import bytes_text, percent_text, plural, seconds_text, small_text
 
 _VERDICT_STYLE = {
     "equal": "bold green",
@@ -20,6 +20,7 @@ _VERDICT_STYLE = {
 }
 _SUMMARY_PASSES = 8
 _RULES_SHOWN = 4
+_NOTES_SHOWN = 4
 _MESSAGE_LENGTH = 300
 _GROWTH_WORTH_A_WORD = 1.1
 
@@ -42,7 +43,7 @@ def optimize_text(
     verification: Verification | None,
     benchmark: Benchmark | None,
     *,
-    waived: bool = False,
+    waived: str = "",
     verbose: int = 0,
 ) -> RenderableType:
     """What a run did, at most 25 lines unless `verbose`.
@@ -53,7 +54,7 @@ def optimize_text(
         report: What the passes did.
         verification: The verdict, if there is one.
         benchmark: The comparison, if there is one.
-        waived: True if the user asked not to verify.
+        waived: Why nothing was compared, empty if it should have been.
         verbose: 1 adds every rule and every pass of every sweep, 2 every rewrite.
     """
     table = _grid()
@@ -73,14 +74,17 @@ def optimize_text(
     for name, text in _pass_rows(report, verbose):
         table.add_row(name, text)
     stopped = "" if report.converged else f", stopped by: {report.stopped_by}"
-    table.add_row("passes", f"{_plural(report.sweeps, 'sweep')} in {seconds_text(report.seconds)}{stopped}")
+    table.add_row("passes", f"{plural(report.sweeps, 'sweep')} in {seconds_text(report.seconds)}{stopped}")
     failures = dict.fromkeys((failure.name, _short(failure.error)) for failure in report.failures)
     for name, error in list(failures)[: None if verbose else 3]:
         table.add_row("", _line((f"pass {name} failed and was rolled back: {error}", "yellow")))
     if report.bytes_after > _GROWTH_WORTH_A_WORD * report.bytes_before:
         table.add_row("note", "constants computed ahead are larger than what computed them; --growth-limit 0 avoids it")
-    for note in report.notes if verbose else report.notes[:2]:
+    for note in report.notes if verbose else report.notes[:_NOTES_SHOWN]:
         table.add_row("note", note)
+    if not verbose and len(report.notes) > _NOTES_SHOWN:
+        rest = len(report.notes) - _NOTES_SHOWN
+        table.add_row("", f"and {plural(rest, 'more note')}; -v shows all")
     _verdict_rows(table, verification, waived)
     if benchmark is not None:
         _benchmark_rows(table, benchmark)
@@ -101,7 +105,7 @@ def _pass_rows(report: OptimizeReport, verbose: int) -> list[tuple[str, str]]:
         rows.append((f"  {name.replace('_', ' ')}", text + (", …" if len(cut) < len(shown) else "")))
     if not verbose and len(rows) > _SUMMARY_PASSES:
         rest = len(rows) - _SUMMARY_PASSES
-        rows = [*rows[:_SUMMARY_PASSES], ("", f"and {_plural(rest, 'more pass', 'more passes')}; -v shows all")]
+        rows = [*rows[:_SUMMARY_PASSES], ("", f"and {plural(rest, 'more pass', 'more passes')}; -v shows all")]
     if verbose:
         rows.extend(
             (
@@ -130,9 +134,9 @@ def _operators_gone(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count} → {left}" for name, count, left in changes[:5])
 
 
-def _verdict_rows(table: Table, verification: Verification | None, waived: bool) -> None:
+def _verdict_rows(table: Table, verification: Verification | None, waived: str) -> None:
     if verification is None:
-        text = "not verified (as asked)" if waived else "not verified"
+        text = f"not verified ({waived})" if waived else "not verified"
         table.add_row("verdict", _line((text, _VERDICT_STYLE["not verified"])))
         return
     style = _VERDICT_STYLE[verification.verdict]
@@ -242,7 +246,3 @@ def diff_text(rows: Sequence[tuple[str, str, str]]) -> RenderableType:
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _plural(count: int, word: str, words: str | None = None) -> str:
-    return f"{count} {word if count == 1 else words or word + 's'}"

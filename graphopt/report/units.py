@@ -32,3 +32,8 @@ def small_text(value: float | None) -> str:
     if value is None:
         return "-"
     return "0" if value == 0 else f"{value:.1e}"
+
+
+def plural(count: int, word: str, words: str | None = None) -> str:
+    """A count with its word, `1 graph` or `2 graphs`."""
+    return f"{count} {word if count == 1 else words or word + 's'}"

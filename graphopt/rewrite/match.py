@@ -85,6 +85,11 @@ class Matcher:
         self._compile_application(pattern, "the root")
         self._inner = [item for item in pattern.applications()[1:] if id(item) not in self._keep]
 
+    @property
+    def step_count(self) -> int:
+        """How many conditions a node must meet; `Miss.step` counts those that held."""
+        return len(self._steps)
+
     def match(self, root: Node) -> Match | Miss:
         """Try the pattern at a node, commutative operands in either order; nothing is changed."""
         turned: list[bool] = [False] * len(self._choices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphopt.errors import RuleError
@@ -21,13 +21,23 @@ RuleFunction: TypeAlias = Callable[[Match, Builder], Replacement]
 class Examples:
     """What a rule or graph pass shows of itself, in ONNX's text syntax."""
 
-    __slots__ = ("after", "before", "opset", "unless")
+    __slots__ = ("after", "before", "largest", "opset", "options", "unless")
 
-    def __init__(self, before: str, after: str, unless: Sequence[str] = (), opset: int | None = None) -> None:
+    def __init__(
+        self,
+        before: str,
+        after: str,
+        unless: Sequence[str] = (),
+        opset: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        largest: float | None = None,
+    ) -> None:
         self.before = before
         self.after = after
         self.unless = tuple(unless)
         self.opset = opset
+        self.options = dict(options or {})
+        self.largest = largest
 
 
 class Rule:

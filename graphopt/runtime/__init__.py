@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from graphopt.runtime.evaluate import evaluate_model, evaluate_models
     from graphopt.runtime.judging import judge
     from graphopt.runtime.latency import benchmark
+    from graphopt.runtime.sampling import sample
+    from graphopt.runtime.support import loads_opset, look_at_part
     from graphopt.runtime.verification import verify
     from graphopt.runtime.worker import Worker, shared_worker
 
@@ -22,12 +24,27 @@ _HOMES = {
     "evaluate_model": "evaluate",
     "evaluate_models": "evaluate",
     "judge": "judging",
+    "loads_opset": "support",
+    "look_at_part": "support",
+    "sample": "sampling",
     "shared_worker": "worker",
     "verify": "verification",
     "Worker": "worker",
 }
 
-__all__ = ["Worker", "benchmark", "doctor", "evaluate_model", "evaluate_models", "judge", "shared_worker", "verify"]
+__all__ = [
+    "Worker",
+    "benchmark",
+    "doctor",
+    "evaluate_model",
+    "evaluate_models",
+    "judge",
+    "loads_opset",
+    "look_at_part",
+    "sample",
+    "shared_worker",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -228,7 +228,7 @@ class FeedMaker:
         if dtype is None:
             raise FeedError(
                 f"input {port.name!r} is {port.type}, for which no values can be made; "
-                "give your own with --inputs script.py:function"
+                "give your own with --data script.py:function"
             )
         role = self.roles.get(port.name) or (by_name(port.name) if dtype.kind in "iu" else None)
         if port.name in self.options.ranges:
@@ -337,7 +337,7 @@ class FeedMaker:
                     break
             else:
                 found.note = (
-                    "no output shows a change: they are all NaN or one number; give --inputs or --range for a test"
+                    "no output shows a change: they are all NaN or one number; give --data or --range for a test"
                 )
         found.working.append((feed, outputs))
         return assignment, style
@@ -378,7 +378,7 @@ class FeedMaker:
         ][:2]
         names = ", ".join(repr(port.name) for port in self.required[:6])
         said = f"; the runtime said: {error}" if error is not None else ""
-        flags = [*flags[:4], "--inputs data.npz"]
+        flags = [*flags[:4], "--data data.npz"]
         return f"no values were found for the inputs {names} on which the original runs{said}; try {'  '.join(flags)}"
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from graphopt.schema.epochs import epoch_start, is_latest_meaning
-from graphopt.schema.operators import Formal, Operator, latest_opset, min_ir_version, operator
+from graphopt.schema.operators import (
+    Formal,
+    Operator,
+    latest_opset,
+    min_ir_version,
+    operator,
+    operator_names,
+    versions,
+)
 from graphopt.schema.values import RefAttribute, UnreadAttribute
 
 __all__ = [
@@ -16,4 +24,6 @@ __all__ = [
     "latest_opset",
     "min_ir_version",
     "operator",
+    "operator_names",
+    "versions",
 ]

@@ -6,6 +6,10 @@ is listed here is the first opset whose meaning still holds in the newest one; b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
 _BROADCAST = 7  # before it Add, Mul … broadcast by `axis` and `broadcast` attributes, one way only
 _FIRST_OPSET_OF_TODAYS_MEANING: dict[str, int] = {
     **dict.fromkeys(
@@ -41,12 +45,39 @@ _FIRST_OPSET_OF_TODAYS_MEANING: dict[str, int] = {
     "Scan": 9,  # opset 8 has a batch axis
 }
 
+_NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
+
+
+def _normalizes_by_given_statistics(outputs: int, attributes: Mapping[str, Any]) -> bool:
+    """A BatchNormalization that names no statistics among its outputs does not train; `spatial` went with opset 9."""
+    return outputs == 1 and attributes.get("spatial", 1) == 1
+
+
+_FORMS_OF_TODAYS_MEANING: dict[str, tuple[int, Callable[[int, Mapping[str, Any]], bool]]] = {
+    "BatchNormalization": (7, _normalizes_by_given_statistics),
+}
+"""Operators of which some applications mean what they do today in older opsets too: since when, and which."""
+
 
 def epoch_start(op_type: str) -> int:
-    """The first opset in which `op_type` of the standard domain has the meaning it has today."""
-    return _FIRST_OPSET_OF_TODAYS_MEANING.get(op_type, 1)
+    """The first opset in which `op_type` of the standard domain may have the meaning it has today."""
+    form = _FORMS_OF_TODAYS_MEANING.get(op_type)
+    return _FIRST_OPSET_OF_TODAYS_MEANING.get(op_type, 1) if form is None else form[0]
 
 
-def is_latest_meaning(domain: str, op_type: str, opset: int) -> bool:
-    """True if the operator means in `opset` what it means today; always true outside the standard domain."""
-    return domain != "" or opset >= epoch_start(op_type)
+def is_latest_meaning(
+    domain: str, op_type: str, opset: int, outputs: int = 0, attributes: Mapping[str, Any] = _NO_ATTRIBUTES
+) -> bool:
+    """True if an application means in `opset` what it means today; always true outside the standard domain.
+
+    Args:
+        domain: The operator's domain.
+        op_type: The operator.
+        opset: The opset that holds there.
+        outputs: How many outputs the application names; 0 for the operator as such, every form of it.
+        attributes: The attributes it states.
+    """
+    if domain != "" or opset >= _FIRST_OPSET_OF_TODAYS_MEANING.get(op_type, 1):
+        return True
+    form = _FORMS_OF_TODAYS_MEANING.get(op_type)
+    return form is not None and opset >= form[0] and form[1](outputs, attributes)

@@ -45,6 +45,8 @@ class Operator:
     required: frozenset[str]
     defaults: Mapping[str, Any]
     """Attributes with a default, in IR form: int, float, str or a tuple of them."""
+    is_deprecated: bool = False
+    """True if models of this version must no longer use it."""
 
     def input_index(self, name: str) -> int | None:
         """The position of the formal input `name`, or None; the names of older opsets' attributes will do."""
@@ -106,6 +108,7 @@ def _convert(schema: Any) -> Operator:
         attributes={name: int(attribute.type.value) for name, attribute in schema.attributes.items()},
         required=frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
         defaults=defaults,
+        is_deprecated=schema.deprecated,
     )
 
 
@@ -115,6 +118,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item) for item in value)
     return value
+
+
+@cache
+def versions(op_type: str, domain: str = "") -> tuple[int, ...]:
+    """The opsets in which an operator came or changed, oldest first; empty for one that ONNX does not know."""
+    return _versions().get((domain, op_type), ())
+
+
+@cache
+def _versions() -> dict[tuple[str, str], tuple[int, ...]]:
+    found: dict[tuple[str, str], list[int]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
+    return {key: tuple(sorted(numbers)) for key, numbers in sorted(found.items())}
+
+
+def operator_names(domain: str = "") -> tuple[str, ...]:
+    """Every operator of a domain that ONNX knows in any opset."""
+    return tuple(op_type for home, op_type in _versions() if home == domain)
 
 
 @cache

@@ -42,13 +42,13 @@ def opset_of(item: Item) -> int:
     return max(first, min(_NEWEST_TESTED, last or _NEWEST_TESTED))
 
 
-def example_model(item: Item, text: str) -> ModelProto:
-    """The model of an example.
+def example_model(item: Item, text: str, opset: int | None = None) -> ModelProto:
+    """The model of an example, of the opset its item says if none is given.
 
     Raises:
         RuleError: the text does not parse.
     """
-    opset = min(opset_of(item), schema.latest_opset())
+    opset = min(opset or opset_of(item), schema.latest_opset())
     return parse_text(text, {"": opset, "com.microsoft": 1, "ai.onnx.ml": 3, "local": 1, "test": 1})
 
 
@@ -76,7 +76,7 @@ def apply(owner: Pass, item: Item, model: ModelProto, *, level: str = "fast-math
     alone = Pass(owner.name, owner.summary, (item,), owner.module)
     graph = load(model)
     report = MetaOptimizer(Registry([alone]), Selection(strict=True)).run(
-        graph.model, Context(Inference(graph.model), Options(level=level), _evaluator(graph))
+        graph.model, Context(Inference(graph.model), Options(level=level, **item.examples.options), _evaluator(graph))
     )
     return graph, len(report.rewrites)
 
@@ -95,7 +95,7 @@ def _check_plain(owner: Pass, item: Item) -> CheckReport:
         graph, fired = apply(owner, item, before)
         if not fired:
             return CheckReport(name, False, "the rule does not fire on its own example")
-        after = load(example_model(item, item.examples.after))
+        after = load(example_model(item, item.examples.after, item.examples.options.get("opset")))
         if not same_structure(load(to_proto(graph)), after):  # as written, with the Identity ONNX may demand
             return CheckReport(name, False, f"the result is not `after` but:\n{_text(graph)}", True)
         if item.numeric is not NumericClass.DOMAIN:
@@ -167,7 +167,7 @@ def _judged(item: Item, before: ModelProto, after: ModelProto, sizes: dict[str, 
             before.SerializeToString(),
             after.SerializeToString(),
             item.numeric.value,
-            feeds_of(before, sizes),
+            feeds_of(before, sizes, item.examples.largest),
             ulp=item.ulp,
         )
     except ExecutionError:

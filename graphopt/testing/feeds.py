@@ -12,18 +12,31 @@ Feed = dict[str, Any]
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 0.5, -2.5, 3e38, -3e38, 1e-7, 65504.0, 1e9)
 
 
-def feeds_of(model: ModelProto, sizes: Mapping[str, int] | None = None) -> list[Feed]:
+def feeds_of(
+    model: ModelProto, sizes: Mapping[str, int] | None = None, largest: float | None = None
+) -> list[Feed]:
     """Seeded feeds for the inputs of a model.
 
     Args:
         model: The model; only tensor inputs are fed.
         sizes: Sizes of free dims by name; 2 where none is given.
+        largest: Finite numbers are cut to this; None leaves them.
     """
     feeds = [
         _feed(model, sizes or {}, kind, seed)
         for seed, kind in enumerate(("normal", "small", "special", "extreme", "zero"))
     ]
+    if largest is not None:
+        feeds = [{name: _cut(value, largest) for name, value in feed.items()} for feed in feeds]
     return feeds if any(feeds) else [{}]
+
+
+def _cut(value: Any, largest: float) -> Any:
+    if value.dtype.kind != "f":
+        return value
+    limit = min(largest, float(np.finfo(value.dtype).max))
+    cut: Any = np.where(np.isfinite(value), np.clip(value, -limit, limit), value).astype(value.dtype)
+    return cut
 
 
 def _feed(model: ModelProto, sizes: Mapping[str, int], kind: str, seed: int) -> Feed:

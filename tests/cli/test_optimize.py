@@ -406,6 +406,35 @@ def test_nothing_is_replaced_unasked(run: Run, model: Path, tmp_path: Path, monk
     assert "exists" in bad(run, tmp_path, model)
 
 
+def test_files_the_run_reads_are_never_replaced(run: Run, model: Path, tmp_path: Path) -> None:
+    rules, plan, data = tmp_path / "my_rules.py", tmp_path / "plan.json", tmp_path / "data.npz"
+    rules.write_text("raise SystemExit\n")
+    plan.write_text('{"schema": "graphopt.plan", "settings": {}}')
+    np.savez(data, x=np.zeros((1, 3), np.float32))
+    for path, option in ((rules, "--load"), (plan, "--plan"), (data, "--data")):
+        before = path.read_bytes()
+        done = run("optimize", model, "-o", path, "-f", option, path)
+        assert done.code == 2
+        assert "is read by this run" in done.err
+        assert path.read_bytes() == before
+    assert "is read by this run" in run("optimize", model, "--load", rules, "-f", "--name-map", rules).err
+
+
+def test_a_folder_made_in_vain_goes_again(run: Run, model: Path, tmp_path: Path) -> None:
+    folder, missing = tmp_path / "new" / "out", tmp_path / "nowhere.onnx"
+    assert run("optimize", model, model, "--out-dir", folder).code == 2
+    assert run("optimize", missing, tmp_path / "neither.onnx", "--out-dir", folder).code == 2
+    assert run("optimize", model, missing, "--out-dir", folder, "--write-plan", tmp_path / "plan").code == 2
+    assert names_in(tmp_path) == ["model.onnx"]
+    folder.mkdir(parents=True)
+    assert run("optimize", missing, "--out-dir", folder).code == 2
+    assert folder.exists()
+
+
+def test_a_dry_run_says_so(run: Run, model: Path) -> None:
+    assert "not verified (dry run)" in run("optimize", model, "--dry-run").out
+
+
 def test_the_weights_of_the_model_are_never_replaced(run: Run, tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(4096))
     external(tmp_path / "m.onnx", "w.bin")

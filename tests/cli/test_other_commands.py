@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +84,39 @@ def test_show(run: Run, model: Path) -> None:
     assert run("show", model, "--format", "dot").out.startswith("digraph")
     assert run("show", model, "--json").json["operators"]["Relu"] == 1
     assert run("show", model, "--format", "pdf").code == 2
+
+
+def test_counts_are_said_in_good_english(run: Run, model: Path) -> None:
+    assert "4 operators in 1 graph\n" in run("show", model).out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["passes"]])
+def test_a_reader_may_stop_reading(arguments: list[str]) -> None:
+    command = [sys.executable, "-c", "from graphopt.cli.main import main; main()", *arguments]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals as POSIX has them")
+def test_an_interrupt_while_importing_is_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "graphopt"  # so named, it is the command
+    script.write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'graphopt.analysis':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from graphopt.cli.main import main\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 130
+    assert done.stderr == "error: interrupted; nothing was begun\n"
 
 
 def test_diff(run: Run, model: Path, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_advice_names_the_input_and_the_flag() -> None:
     assert not found.working
     assert "'x'" in found.advice
     assert "--shape x=" in found.advice
-    assert "--inputs" in found.advice
+    assert "--data" in found.advice
 
 
 def test_initializers_that_may_be_fed_are_fed_once() -> None:

@@ -79,6 +79,16 @@ def test_meanings() -> None:
     assert epoch_start("Relu") == 1
 
 
+def test_meaning_of_one_form() -> None:
+    assert epoch_start("BatchNormalization") == 7
+    assert is_latest_meaning("", "BatchNormalization", 14)
+    assert not is_latest_meaning("", "BatchNormalization", 13)
+    assert is_latest_meaning("", "BatchNormalization", 9, outputs=1)
+    assert not is_latest_meaning("", "BatchNormalization", 9, outputs=5)
+    assert not is_latest_meaning("", "BatchNormalization", 6, outputs=1)
+    assert not is_latest_meaning("", "BatchNormalization", 7, outputs=1, attributes={"spatial": 0})
+
+
 def test_every_change_of_meaning_is_a_version_of_that_operator() -> None:
     versions: dict[str, set[int]] = {}
     for schema in defs.get_all_schemas_with_history():
