@@ -1,6 +1,6 @@
 """An independent check that a rewritten model is the original: it shares no code with graphopt's own verification.
 
-    python benchmarks/checking.py ORIGINAL REWRITTEN [--exact]      prints one JSON line
+    python benchmarks/checking.py ORIGINAL REWRITTEN… [--exact]      prints one JSON line for each result
 
 Looked at: the signature (names, order, types, dims of inputs and outputs), whether the ONNX checker and ONNX Runtime
 still accept the model, and the outputs on ONNX Runtime's CPU provider with its optimizer off.
@@ -349,19 +349,22 @@ def judge(expected: list[Any], outputs: list[Any], noises: list[float], exact: b
 
 
 def main() -> int:
-    """Compare two model files; print one JSON line."""
+    """Compare model files with an original; print one JSON line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("original", type=Path)
-    parser.add_argument("rewritten", type=Path)
+    parser.add_argument("rewritten", type=Path, nargs="+")
     parser.add_argument("--exact", action="store_true", help="every bit has to be the same")
     options = parser.parse_args()
     original = Original(options.original, read_index(options.original.parent).get(options.original.name))
-    rewritten = onnx.load(options.rewritten, load_external_data=False)
-    verdict = original.compare(options.rewritten, options.exact)
-    changes = signature_differences(original.model, rewritten)
-    lost = None if original.checker_problem else checker_problem(options.rewritten)
-    print(json.dumps({**asdict(verdict), "signature": changes, "checker": lost}))
-    return 0 if verdict.verdict == "equal" and not changes and not lost else 1
+    fine = True
+    for path in options.rewritten:
+        rewritten = onnx.load(path, load_external_data=False)
+        verdict = original.compare(path, options.exact)
+        changes = signature_differences(original.model, rewritten)
+        lost = None if original.checker_problem else checker_problem(path)
+        fine = fine and verdict.verdict == "equal" and not changes and not lost
+        print(json.dumps({**asdict(verdict), "signature": changes, "checker": lost, "file": path.name}), flush=True)
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ not be compared (the JSON says why), `!` that outputs or validity are wrong, `*`
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
 from common import (
     CHECKOUT,
+    MEGABYTE,
     console,
     count_file_nodes,
     find_models,
@@ -35,8 +38,10 @@ from common import (
 )
 
 HERE = Path(__file__).resolve().parent
+BY_SIZE = ("nodes", "time", "memory")
 RIVALS = ("onnxsim", "onnxslim", "onnxoptimizer", "onnxscript")
-OWN = ("graphopt", "graphopt-exact", "ort-basic", "ort-extended")
+OWN = ("graphopt", "graphopt-exact", "graphopt-trust", "ort-basic", "ort-extended")
+SIZES = {"below 50 MB": (0, 50), "50 to 300 MB": (50, 300), "above 300 MB": (300, math.inf)}  # of the model's files
 DEFAULT_TOOLS = "graphopt,onnxsim,onnxslim"
 
 
@@ -153,10 +158,39 @@ def report(outcomes: dict[str, dict[str, Outcome]], tools: list[str], nodes: dic
     ]
     rows = [[tool, *[f"{number:.3g}" for number in numbers.values()]] for tool, numbers in totals.items()]
     screen.print(table(f"geometric means over the models that the tool and {reference} both finished", columns, rows))
+    by_size = totals_by_size(tools, reference, outcomes, nodes)
+    if len(by_size) > 1:
+        rows = [
+            [size, tool, *[f"{numbers[key]:.3g}" for key in ("models", "nodes", "time", "memory")]]
+            for size, group in by_size.items()
+            for tool, numbers in group.items()
+        ]
+        columns = ["size of the model", "tool", "models", *(f"{what} against {reference}" for what in BY_SIZE)]
+        screen.print(table("the same by size", columns, rows))
     for tool in (tool for tool in tools if tool.startswith("graphopt")):
         for line in behind(tool, outcomes, tools):
             screen.print(line, soft_wrap=True)
-    return dict(totals)
+    return {**totals, "by_size": by_size}
+
+
+def totals_by_size(
+    tools: list[str], reference: str, outcomes: dict[str, dict[str, Outcome]], nodes: dict[str, int]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Sum up the tools for each class of model sizes that occurs."""
+    found = {}
+    for size, (least, most) in SIZES.items():
+        group = {model: row for model, row in outcomes.items() if least <= megabytes(Path(model)) < most}
+        if group:
+            found[size] = {tool: total(tool, reference, group, nodes) for tool in tools}
+    return found
+
+
+def megabytes(model: Path) -> float:
+    """Return the size of a model: its file and the external data that it names."""
+    tensors = onnx.load(model, load_external_data=False).graph.initializer
+    named = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    beside = [model.parent / name for name in named]
+    return sum(path.stat().st_size for path in [model, *beside] if path.exists()) / MEGABYTE
 
 
 def total(

@@ -23,6 +23,10 @@ from onnx import TensorProto
 Feeds = dict[str, Any]
 BATCH = 2
 SIZES_TO_TRY = (2, 8, 64, 640)  # for dims whose size is not declared; the first that the original runs on is used
+TOTALS = {  # dims that are sums by convention, though their names do not say so
+    "total_sequence": ["past_sequence", "sequence"],
+    "total_sequence_length": ["past_sequence_length", "sequence_length"],
+}
 INTEGER_LIMIT = 2  # guessed integers are 0 or 1, valid as masks and as indices of nearly anything
 
 
@@ -102,6 +106,8 @@ def dim_terms(dim: onnx.TensorShapeProto.Dimension, name: str, axis: int) -> lis
     """Return the symbols that a dim is the sum of: none if it is a number, two for `past + sequence`."""
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return []
+    if dim.dim_param in TOTALS:
+        return TOTALS[dim.dim_param]
     return [term.strip() for term in dim.dim_param.split("+")] if dim.dim_param else [f"{name}[{axis}]"]
 
 

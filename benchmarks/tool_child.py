@@ -1,9 +1,11 @@
 """One optimization by one tool in this process: load, optimize, save; prints one JSON line.
 
     PYTHON benchmarks/tool_child.py TOOL IN OUT
+    PYTHON benchmarks/tool_child.py TOOL --many         reads lines `[IN, OUT, seconds]`, answers each with a JSON line
 
 Runs in the tool's own environment, so it needs the standard library and that tool only. Importing is done before the
-clock starts, the modules that a tool imports late included.
+clock starts, the modules that a tool imports late included. With `--many` it is done once: every model is optimized in
+a fork of its own, so that a crash or a hang costs one answer; memory is not comparable between forks.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
+import select
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -19,14 +24,14 @@ from typing import Any
 Run = Callable[[str, str], None]
 
 
-def graphopt(level: str) -> Run:
+def graphopt(level: str, **options: Any) -> Run:
     """Prepare graphopt at one level, without its verification: the others do not verify either."""
     module = importlib.import_module("graphopt")
     for late in ("passes", "onnxruntime"):
         importlib.import_module(late)
 
     def run(source: str, target: str) -> None:
-        module.optimize(source, level=level, verify=False).save(target)
+        module.optimize(source, level=level, verify=False, **options).save(target)
 
     return run
 
@@ -92,6 +97,8 @@ def onnxruntime(level: str) -> Run:
 TOOLS: dict[str, Callable[[], Run]] = {
     "graphopt": lambda: graphopt("default"),
     "graphopt-exact": lambda: graphopt("exact"),
+    "graphopt-trust": lambda: graphopt("default", trust_dim_names=True),
+    "graphopt-opset20": lambda: graphopt("default", opset=20),
     "onnxsim": onnxsim,
     "onnxslim": onnxslim,
     "onnxoptimizer": onnxoptimizer,
@@ -128,10 +135,53 @@ def installed() -> dict[str, str]:
     return found
 
 
+def answer_many(tool: str, run: Run) -> None:
+    """Answer lines of input, each in a fork: `{"seconds": …}` or `{"problem": …}`; the first line is the versions."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a tool prints must not stand among the answers
+    print(json.dumps({"tool": tool, "versions": installed()}), file=answers, flush=True)
+    for line in sys.stdin:
+        source, target, limit = json.loads(line)
+        print(json.dumps(run_in_fork(run, source, target, limit)), file=answers, flush=True)
+
+
+def run_in_fork(run: Run, source: str, target: str, limit: float) -> dict[str, Any]:
+    """Run a tool in a fork of this process, for at most `limit` seconds."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        start = time.perf_counter()
+        try:
+            run(source, target)
+            result: dict[str, Any] = {"seconds": time.perf_counter() - start}
+        except BaseException as error:
+            result = {"problem": f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"}
+        os.write(send, json.dumps(result).encode())
+        os._exit(0)
+    os.close(send)
+    ready, _, _ = select.select([receive], [], [], limit)
+    text = os.read(receive, 1 << 16) if ready else b""
+    os.close(receive)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if not ready:
+        return {"problem": "time limit"}
+    if not text:
+        return {"problem": signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else "no result"}
+    answer: dict[str, Any] = json.loads(text)
+    return answer
+
+
 def main() -> None:
-    """Run one tool once."""
-    tool, source, target = sys.argv[1:4]
+    """Run one tool, once or for many models."""
+    tool, *files = sys.argv[1:]
     run = TOOLS[tool]()
+    if files == ["--many"]:
+        answer_many(tool, run)
+        return
+    source, target = files
     before = anonymous_megabytes()
     start = time.perf_counter()
     run(source, target)
