@@ -19,7 +19,8 @@ from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import Context, MetaOptimizer, Options, Registry, Selection, load_registry
 from graphopt.pipeline.meta import AfterPass, Progress
-from graphopt.records import Benchmark, OptimizeReport, Verification
+from graphopt.measurements import Benchmark
+from graphopt.records import OptimizeReport, Verification
 from graphopt.report.explanation import Explanation, Observations, choose, explain_item
 from graphopt.rewrite import LEVELS
 from graphopt.schema import latest_opset
@@ -196,7 +197,7 @@ def optimize(
     with graph.model.listening(names):
         report = pipeline.run(graph.model, context)
     if opset is not None:
-        report = _require_opset(graph.model, report, opset)
+        report = _require_opset(graph.model, report, opset, level)
     report = dataclasses.replace(
         report,
         notes=(*notes, *report.notes),
@@ -213,7 +214,7 @@ def optimize(
     return result
 
 
-def _require_opset(model: Model, report: OptimizeReport, opset: int) -> OptimizeReport:
+def _require_opset(model: Model, report: OptimizeReport, opset: int, level: str) -> OptimizeReport:
     """Refuse a model that was not converted to the opset asked for; remark where the runtime does not know it.
 
     Raises:
@@ -232,7 +233,10 @@ def _require_opset(model: Model, report: OptimizeReport, opset: int) -> Optimize
     if last is None:
         raise OpsetError(f"converting to opset {opset} takes the pass 'opset'; do not leave it out")
     reason = last.error or last.status.removeprefix("taken back: ")
-    raise OpsetError(f"the model cannot be converted to opset {opset}: {reason}")
+    advice = "ask for another opset"
+    if level == "exact":
+        advice += ", or another level: at level exact only few operators are written in parts"
+    raise OpsetError(f"the model cannot be converted to opset {opset}: {reason}; {advice}")
 
 
 def _evaluator(model: Model) -> Any:

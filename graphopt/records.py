@@ -27,7 +27,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _runtime_document(record: Any, name: str) -> dict[str, Any]:
+def runtime_document(record: Any, name: str) -> dict[str, Any]:
     """A record as a document that says what it is and which version of the form it has."""
     return {"schema": f"graphopt.{name}", "schema_version": RUNTIME_SCHEMA_VERSION, **_plain(record)}
 
@@ -66,7 +66,7 @@ class OutputDiff:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return _runtime_document(self, "output-diff")
+        return runtime_document(self, "output-diff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class FeedRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return _runtime_document(self, "feed")
+        return runtime_document(self, "feed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return _runtime_document(self, "verification")
+        return runtime_document(self, "verification")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,82 +157,7 @@ class JudgeResult:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return _runtime_document(self, "judgement")
-
-
-@dataclass(frozen=True, slots=True)
-class LatencySide:
-    """Timings of one model.
-
-    Attributes:
-        label: The file, or what the model was called.
-        median_ms: Median of all timed runs, milliseconds.
-        p90_ms: 90th percentile.
-        p99_ms: 99th percentile.
-        runs: Timed runs, all sessions together.
-        sessions: Sessions they were made in.
-        load_seconds: Median time to make a session.
-        file_bytes: Size of the model, external data included.
-        peak_bytes: Peak resident memory of a process that only loads and runs it; None where the system does not tell.
-    """
-
-    label: str
-    median_ms: float
-    p90_ms: float
-    p99_ms: float
-    runs: int
-    sessions: int
-    load_seconds: float
-    file_bytes: int
-    peak_bytes: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as a JSON document."""
-        return _runtime_document(self, "latency-side")
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """A comparison of two models by time, made in one run.
-
-    Attributes:
-        verdict: "faster", "slower", "no difference seen", "too noisy to say" or "not measured".
-        reason: One sentence that says what the verdict rests on.
-        ratio: How many times faster the rewritten model is (original time over rewritten time).
-        low: Lower end of the interval of `ratio`.
-        high: Upper end of it.
-        confidence: Share that the interval covers.
-        original: Timings of the original.
-        rewritten: Timings of the rewritten model.
-        provider: The provider that really ran.
-        runtime: Version of ONNX Runtime.
-        threads: Threads within an operator; 0 is the runtime's default.
-        sizes: Shape of every input, as text.
-        runtime_does: Operator types of the original that the runtime removes by itself at load, with counts
-            (before, after); filled in when nothing moved.
-        notes: Further sentences worth reading.
-        seconds: How long it took.
-    """
-
-    verdict: str
-    reason: str
-    ratio: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    confidence: float = 0.99
-    original: LatencySide | None = None
-    rewritten: LatencySide | None = None
-    provider: str = ""
-    runtime: str = ""
-    threads: int = 0
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    runtime_does: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as a JSON document."""
-        return _runtime_document(self, "benchmark")
+        return runtime_document(self, "judgement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +178,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return _runtime_document(self, "finding")
+        return runtime_document(self, "finding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +206,7 @@ class DoctorReport:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return _runtime_document(self, "doctor")
+        return runtime_document(self, "doctor")
 
 
 # --- what the optimizer did -------------------------------------------------------------------------------------------
@@ -339,7 +264,7 @@ class Bisection:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return {**_runtime_document(self, "bisection"), "found": self.found}
+        return {**runtime_document(self, "bisection"), "found": self.found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,4 +351,4 @@ class OptimizeReport:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
-        return {**_runtime_document(self, "optimization"), "converged": self.converged}
+        return {**runtime_document(self, "optimization"), "converged": self.converged}

@@ -10,11 +10,55 @@ GRAPHOPT_PASSES = True
 
 ORDER: tuple[str, ...] = (
     "pruning",  # first: nothing later should look at what nobody reads
+    "functions",  # before anything that looks at operators: it sees none in a call
     "constant_folding",  # constants and shapes known early let every later pattern match
+    "shapes",  # what only a run knows: fewer nodes for it, before these stand between others
+    "shape_readers",  # what the plan of all shapes leaves: those that are returned
+    "lookups",  # before the ranges they count with are shared
+    "expansions",  # what an operator stretches anyway is not stretched before it
     "identities",  # what does nothing goes before expressions are compared
     "trivial_arithmetic",  # the same for arithmetic that changes nothing
     "common_subexpressions",  # equal values become one, so that patterns see one user where there were two
+    "branches",  # equal expressions on two sides show once each side holds none twice
+    "loops",  # what no iteration changes shows once equal values are one
+    "lowering",  # what the opset asked for does not have goes before the rest is converted
+    "opset",  # conversion, once little is left to convert and what parameters can be known is known
+    "modern_operators",  # in exporters' own spelling, before anything changes it
+    "modern_attention",  # likewise, around the same products
+    "casts",  # types settle before shapes do
+    "fills",  # and numbers that are cast alone before they fill a tensor
+    "broadcasting",  # what need not be expanded goes before views are moved
+    "sequences",  # parts taken out of sequences are slices of tensors
+    "slicing",  # parts of parts
+    "concatenation",  # and parts put together
+    "splitting",  # and parts that stay apart
+    "overwriting",  # and parts that are written over everything
+    "padding",  # slices that are negative pads, pads that layers make by themselves
+    "views",  # views of views become one before transposes look for a way past them
+    "viewed_products",  # then products of two of them
+    "neutral_elements",  # algebra on what is left: operands that change nothing go first
+    "absorbing_elements",  # results that do not depend on an operand
+    "involutions",  # then operators that undo or repeat one another
+    "clipping",  # limits that meet
+    "variadic",  # sums and extremes of many
+    "reductions",  # and reductions
+    "comparisons",  # truth values and choices, now that their operands are plain
+    "truth_factors",  # choices that are written as products
+    "idle_masks",  # tests that always hold
+    "constant_chains",  # constants that meet become one
+    "meeting_scales",  # and scales that meet through views and products
+    "hoisting",  # what every part goes through goes once over the whole; before transposes look for a way
+    "parallel_layers",  # layers that read the same value, while each part still goes its own way
+    "split_heads",  # heads are made of the whole; before transposes move away from each other
+    "movements",  # whole regions at once, when there is no simpler way
     "layout",  # transposes move once everything else stands still
+    "batch_normalization",  # weights change once nothing moves between a layer and what scales it
+    "layer_scales",  # then plain factors, which normalizations leave behind
+    "layer_biases",  # and what is added to the scaled layer
+    "viewed_layers",  # the same for what views stand before
+    "projections",  # layers that follow one another, now that nothing stands between
+    "normalization_scales",  # and what no layer took
+    "rotation_signs",  # late: it changes what rotary embeddings are known by
     "naming",  # last: only what is left needs a name
 )
 """The order in which the passes run, each with its reason."""

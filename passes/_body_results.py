@@ -19,9 +19,9 @@ def drop_unread(node: Node, context: Context) -> bool:
         return False  # one nobody reads at all is dead code
     if node.op_type == "If":
         return _drop_branch_outputs(node, context)
-    states = _state_count(node)
+    states = state_count(node)
     body = node.bodies["body"]
-    if states is None or len(body.inputs) < _first_state(node) + states:
+    if states is None or len(body.inputs) < first_state(node) + states:
         return False
     return _drop_loop_results(node, body, states, context)
 
@@ -35,7 +35,7 @@ def _drop_branch_outputs(node: Node, context: Context) -> bool:
         return False
     with context.rewrite(graph):
         for branch in branches:
-            _keep_outputs(branch, kept)
+            keep_outputs(branch, kept)
         graph.set_results(node, [node.results[index] for index in kept])
     return True
 
@@ -43,10 +43,10 @@ def _drop_branch_outputs(node: Node, context: Context) -> bool:
 def _drop_loop_results(node: Node, body: Graph, states: int, context: Context) -> bool:
     graph = node.graph
     assert graph is not None
-    first_input, first_output = _first_state(node), _first_output(node)
+    first_input, start = first_state(node), first_output(node)
     is_read = [bool(value.uses) for value in node.results]
-    is_read += [False] * (len(body.outputs) - first_output - len(is_read))
-    needed = _needed_nodes(body, is_read, states, first_input, first_output, context)
+    is_read += [False] * (len(body.outputs) - start - len(is_read))
+    needed = _needed_nodes(body, is_read, states, first_input, start, context)
     carried = [
         index for index in range(states) if is_read[index] or body.inputs[first_input + index].producer in needed
     ]
@@ -56,15 +56,15 @@ def _drop_loop_results(node: Node, body: Graph, states: int, context: Context) -
     stays = set(carried)
     gone = [body.inputs[first_input + index].producer for index in range(states) if index not in stays]
     with context.rewrite(graph):
-        _keep_outputs(body, [*range(first_output), *(first_output + index for index in kept)])
+        keep_outputs(body, [*range(start), *(start + index for index in kept)])
         for inner in reversed(body.order()):
             if inner not in needed:
                 body.erase(inner)
         for inner in gone:
             body.erase(inner)
         operands = list(node.operands)
-        operands[_first_operand(node) : _first_operand(node) + states] = [
-            node.operands[_first_operand(node) + index] for index in carried
+        operands[first_operand(node) : first_operand(node) + states] = [
+            node.operands[first_operand(node) + index] for index in carried
         ]
         graph.set_operands(node, operands)
         _keep_stack_attributes(graph, node, [index - states for index in kept if index >= states])
@@ -73,14 +73,14 @@ def _drop_loop_results(node: Node, body: Graph, states: int, context: Context) -
 
 
 def _needed_nodes(
-    body: Graph, is_read: Sequence[bool], states: int, first_input: int, first_output: int, context: Context
+    body: Graph, is_read: Sequence[bool], states: int, first_input: int, start: int, context: Context
 ) -> dict[Node, None]:
     """The nodes of a body that matter outside it: state counts only if something else than itself needs it."""
     places = {value.producer: index for index, value in enumerate(body.inputs)}
     needed: dict[Node, None] = {}
     pending: list[Node] = [node for node in body.all_nodes() if _must_stay(node, context)]
-    pending.extend(value.producer for value in body.outputs[:first_output])
-    pending.extend(body.outputs[first_output + index].producer for index, read in enumerate(is_read) if read)
+    pending.extend(value.producer for value in body.outputs[:start])
+    pending.extend(body.outputs[start + index].producer for index, read in enumerate(is_read) if read)
     while pending:
         node = pending.pop()
         if node in needed or node.graph is not body:
@@ -88,7 +88,7 @@ def _needed_nodes(
         needed[node] = None
         state = places.get(node, -1) - first_input
         if 0 <= state < states:
-            pending.append(body.outputs[first_output + state].producer)
+            pending.append(body.outputs[start + state].producer)
         pending.extend(value.producer for value in reads(node))
     return needed
 
@@ -108,7 +108,8 @@ def reads(node: Node) -> Iterator[Value]:
         yield from body.captures()
 
 
-def _keep_outputs(body: Graph, kept: Sequence[int]) -> None:
+def keep_outputs(body: Graph, kept: Sequence[int]) -> None:
+    """Let a body return some of its outputs only."""
     values, declared = body.outputs, body.details.get("outputs", [])
     body.set_outputs([values[index] for index in kept])
     body.set_detail("outputs", [declared[index] for index in kept if index < len(declared)])
@@ -125,19 +126,23 @@ def _keep_stack_attributes(graph: Graph, node: Node, kept: Sequence[int]) -> Non
 # returns the condition first. A Scan has its states in front of what it scans.
 
 
-def _first_operand(node: Node) -> int:
+def first_operand(node: Node) -> int:
+    """Where the initial states begin among the operands of a Loop or Scan."""
     return 2 if node.op_type == "Loop" else 0
 
 
-def _first_state(node: Node) -> int:
+def first_state(node: Node) -> int:
+    """Where the states begin among the inputs of its body."""
     return 2 if node.op_type == "Loop" else 0
 
 
-def _first_output(node: Node) -> int:
+def first_output(node: Node) -> int:
+    """Where the states begin among the outputs of its body."""
     return 1 if node.op_type == "Loop" else 0
 
 
-def _state_count(node: Node) -> int | None:
+def state_count(node: Node) -> int | None:
+    """How many states it carries."""
     if node.op_type == "Loop":
         return max(len(node.operands) - 2, 0)
     scanned = node.attributes.get("num_scan_inputs")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from graphopt import Graph, Node, Tensor, Value, is_commutative
@@ -38,17 +38,39 @@ class Constants:
         return number
 
 
-def expression_key(node: Node, constants: Constants) -> Key:
+def expression_key(node: Node, constants: Constants, stands_for: Mapping[Value, Value] | None = None) -> Key:
     """What nodes that compute the same have in common: operator, operands, attributes with their defaults.
 
-    Tensors among the attributes show by a few samples, bodies by their attribute's name only: `computes_same` tells.
+    Tensors among the attributes show by a few samples, bodies by their operators and what these read from outside:
+    `computes_same` tells.
+
+    Args:
+        node: The node.
+        constants: Numbers for constants.
+        stands_for: Values to take for others, as equal to them.
     """
-    operands = [_operand_key(value, constants) for value in node.operands]
+    equal = stands_for or {}
+    operands = [_operand_key(None if value is None else equal.get(value, value), constants) for value in node.operands]
     while operands and not operands[-1]:
         operands.pop()
     if _may_swap(node):
         operands.sort()
-    return (node.domain, node.op_type, node.overload, tuple(operands), _attributes_key(node), tuple(node.bodies))
+    bodies = tuple((name, _body_key(body, body, constants, equal)) for name, body in node.bodies.items())
+    return (node.domain, node.op_type, node.overload, tuple(operands), _attributes_key(node), bodies)
+
+
+def _body_key(graph: Graph, outermost: Graph, constants: Constants, equal: Mapping[Value, Value]) -> Key:
+    """The operators of a body, and of those in it, in their order, with the values from outside that they read."""
+    parts: list[object] = []
+    for node in graph.order():
+        outer = [
+            _operand_key(equal.get(value, value), constants)
+            for value in node.operands
+            if value is not None and not outermost.encloses(value.producer.graph)
+        ]
+        inner = [_body_key(body, outermost, constants, equal) for body in node.bodies.values()]
+        parts.append((node.domain, node.op_type, tuple(outer), tuple(inner)))
+    return tuple(parts)
 
 
 def _operand_key(value: Value | None, constants: Constants) -> tuple[int, ...]:
@@ -58,13 +80,19 @@ def _operand_key(value: Value | None, constants: Constants) -> tuple[int, ...]:
     return (value.producer.serial, value.index) if number is None else (number,)
 
 
-def computes_same(left: Node, right: Node) -> bool:
-    """True if two nodes of one key really compute the same: their tensors and bodies are equal."""
+def computes_same(left: Node, right: Node, stands_for: Mapping[Value, Value] | None = None) -> bool:
+    """True if two nodes of one key really compute the same: their tensors and bodies are equal.
+
+    Args:
+        left: One node.
+        right: The other.
+        stands_for: For values that the left one may read, those that the right one may read instead.
+    """
     if not _equal_tensors(left, right):
         return False
     if not left.bodies:
         return True
-    mapped: dict[Value, Value] = {}
+    mapped = dict(stands_for or {})
     return len(left.results) == len(right.results) and _equal_bodies(left, right, mapped)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,9 +19,26 @@ class TakenNames(Container[str]):
 
     def __init__(self, outermost: Graph) -> None:
         self._counts: Counter[str] = Counter(_names(outermost))
+        self._suffixes: Counter[str] = Counter()
 
     def __contains__(self, name: object) -> bool:
         return self._counts[str(name)] > 0
+
+    def fresh(self, base: str) -> str:
+        """A name nothing has, the base itself if it is free; it counts as taken from now on."""
+        name = base
+        while self._counts[name] > 0:
+            self._suffixes[base] += 1
+            name = f"{base}_{self._suffixes[base]}"
+        self._counts[name] += 1
+        return name
+
+    def pass_on(self, olds: Iterable[Value], new: Value) -> None:
+        """Let a value take the name of others that are about to go, of the first one that is free then."""
+        bases = [value.name for value in olds if value.name]
+        self._counts.subtract(bases)
+        free = [name for name in bases if self._counts[name] <= 0]
+        new.name = self.fresh((free or bases)[0]) if bases else None
 
     def release(self, body: Graph) -> None:
         """Forget the names of a body that is about to go."""
@@ -60,18 +77,65 @@ def known_number(value: Value | None) -> int | None:
 
 
 def known_condition(node: Node) -> bool | None:
-    """Which branch an If takes, as its condition or one around it of the same value tells; None if neither does."""
-    condition = node.operand(0)
-    number = known_number(condition)
+    """Which branch an If takes, as its condition and the bodies around it tell; None if they do not."""
+    condition, graph = node.operand(0), node.graph
+    if condition is None or graph is None:
+        return None
+    return known_truth(condition, facts_in(graph))
+
+
+def facts_in(graph: Graph) -> dict[Value, bool]:
+    """The booleans of one element that are known wherever a body runs, from the conditions under which it does."""
+    facts: dict[Value, bool] = {}
+    scope: Graph | None = graph
+    while scope is not None and scope.owner is not None:
+        owner = scope.owner
+        condition = owner.operand(0)
+        if owner.is_op("If") and condition is not None:
+            for value, truth in implied(condition, owner.bodies.get("then_branch") is scope).items():
+                facts.setdefault(value, truth)
+        elif owner.is_op("Loop") and len(scope.inputs) > 1:
+            facts.setdefault(scope.inputs[1], True)
+        scope = owner.graph
+    return facts
+
+
+def implied(condition: Value, truth: bool) -> dict[Value, bool]:
+    """What follows from the truth of a condition of one element: for itself and for what it is computed from."""
+    found: dict[Value, bool] = {}
+    pending = [(condition, truth)]
+    while pending:
+        value, truth = pending.pop()
+        if value in found or value.const is not None:
+            continue
+        found[value] = truth
+        node = value.producer
+        if node.is_op("Not") or node.is_op("Identity"):
+            pending.extend((operand, truth ^ node.is_op("Not")) for operand in node.operands if operand is not None)
+        elif (node.is_op("And") and truth) or (node.is_op("Or") and not truth):
+            pending.extend((operand, truth) for operand in node.operands if operand is not None)
+    return found
+
+
+def known_truth(value: Value, facts: Mapping[Value, bool], depth: int = 8) -> bool | None:
+    """Whether a boolean of one element is true, as far as constants and facts tell."""
+    number = known_number(value)
     if number is not None:
         return bool(number)
-    graph = node.graph
-    while condition is not None and graph is not None and graph.owner is not None:
-        owner = graph.owner
-        if owner.is_op("If") and owner.operand(0) is condition:
-            return owner.bodies["then_branch"] is graph
-        graph = owner.graph
-    return None
+    if value in facts:
+        return facts[value]
+    node = value.producer
+    if depth == 0 or not (
+        facts and (node.is_op("Not") or node.is_op("Identity") or node.is_op("And") or node.is_op("Or"))
+    ):
+        return None
+    parts = [None if operand is None else known_truth(operand, facts, depth - 1) for operand in node.operands]
+    if node.op_type in ("Not", "Identity"):
+        return None if parts[0] is None else parts[0] ^ (node.op_type == "Not")
+    decisive = node.op_type == "Or"
+    if decisive in parts:
+        return decisive
+    return None if None in parts else not decisive
 
 
 def known_trips(node: Node) -> int | None:
@@ -87,6 +151,13 @@ def known_trips(node: Node) -> int | None:
         return 1
     again = known_number(node.bodies["body"].outputs[0])
     return 1 if again == 0 and (limit is None or most is not None) else None
+
+
+def source_of(value: Value) -> Value:
+    """What a value is a copy of."""
+    while value.producer.is_op("Identity") and value.producer.operands[0] is not None:
+        value = value.producer.operands[0]
+    return value
 
 
 # --- inlining ---------------------------------------------------------------------------------------------------------
@@ -109,7 +180,7 @@ def inline_branch(node: Node, is_taken: bool, context: Context, names: TakenName
         _release(node, names)
         copies = clone_body(branch, graph, {}, rank=node.rank, taken=names)
         names.claim(branch)
-        _hand_over(node, copies, {value for value in outputs if value.producer.graph is branch}, outputs)
+        hand_over(node, copies, {value for value in outputs if value.producer.graph is branch}, outputs)
         graph.erase(node)
     return True
 
@@ -146,9 +217,9 @@ def inline_single_trip(node: Node, context: Context, names: TakenNames) -> bool:
             if node.results[index].uses:
                 copies[index] = _stacked(copies[index], node, context)
         own = {value for value in outputs[: len(states)] if value.producer.graph is body and value not in inputs}
-        _hand_over(node, copies, own, outputs)
+        hand_over(node, copies, own, outputs)
         graph.erase(node)
-        _erase_unread(again.producer, graph)
+        erase_unread(again.producer, graph)
     return True
 
 
@@ -184,7 +255,7 @@ def _release(node: Node, names: TakenNames) -> None:
         names.release(body)
 
 
-def _erase_unread(node: Node, graph: Graph) -> None:
+def erase_unread(node: Node, graph: Graph) -> None:
     """Erase what only computed the condition to go on, unless it may do more than that."""
     pending = [node]
     while pending:
@@ -205,8 +276,15 @@ def _stacked(value: Value, node: Node, context: Context) -> Value:
     return stacked
 
 
-def _hand_over(node: Node, copies: list[Value], own: set[Value], outputs: Sequence[Value]) -> None:
-    """Let readers of the node read the copies; a value made in the body takes the name that readers know."""
+def hand_over(node: Node, copies: Sequence[Value], own: set[Value], outputs: Sequence[Value]) -> None:
+    """Let readers of a node read other values; those just made take the names that readers know.
+
+    Args:
+        node: The node that goes.
+        copies: What stands for its results.
+        own: Those of `outputs` whose copies were just made.
+        outputs: What the copies are copies of.
+    """
     graph = node.graph
     assert graph is not None
     for old, new, inner in zip(node.results, copies, outputs, strict=False):

@@ -13,11 +13,12 @@ EXTREMES = ("ReduceMax", "ReduceMin")
 
 def is_relay(node: Node, value: Value) -> bool:
     """True for an Identity that export would write again: only returned, and what it reads has a name of its own."""
-    if any(user.kind is not Kind.RETURN for user in node.result.users):
-        return False
-    is_returned = any(user.kind is Kind.RETURN for user in value.users)
     graph = node.graph
     assert graph is not None
+    if any(user.kind is not Kind.RETURN or user.graph is not graph for user in node.result.users):
+        return False
+    # A body inside returns a copy of it anyway.
+    is_returned = any(user.kind is Kind.RETURN and user.graph is graph for user in value.users)
     # A body may return most of its own inputs under any name, the model and a function may not.
     is_input = value.producer.kind is Kind.INPUT and graph.owner is None
     return is_returned or is_input or not graph.can_return(value)

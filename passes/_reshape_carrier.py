@@ -47,7 +47,7 @@ def carried(node: Node, perm: Perm, *, to_result: bool) -> tuple[Perm, Perm, tup
         return None
     here, there = (blocks.dropped, blocks.added) if to_result else (blocks.added, blocks.dropped)
     pairs = blocks.pairs if to_result else tuple((other, own) for own, other in blocks.pairs)
-    moved = _by_blocks(without_axes(perm, here), pairs)
+    moved = by_blocks(without_axes(perm, here), pairs)
     if moved is None:
         return None
     other = with_axes(moved, there)
@@ -111,7 +111,7 @@ def _is_part(one: Dim, other: Dim) -> bool | None:
     return False if symbol.divide_exactly(one, other) is not None else None
 
 
-def _by_blocks(perm: Perm, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Perm | None:
+def by_blocks(perm: Perm, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Perm | None:
     """The permutation of the other side's axes, if this one moves whole blocks."""
     block_of = {axis: block for block in pairs for axis in block[0]}
     moved: list[int] = []

@@ -7,7 +7,7 @@ side by side share nothing. Nothing random, stateful or unknown is ever merged, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from graphopt import Context, Graph, Kind, Model, Node, Value, graph_pass, is_elementwise, is_pure
 from passes._equality import Constants, Key, computes_same, expression_key
@@ -135,6 +135,25 @@ class _Merger:
             if not any(self.merged(node, candidates) for table in self.tables if (candidates := table.get(key))):
                 self.tables[-1].setdefault(key, []).append(node)
         self.tables.pop()
+        self.return_copies(graph)
+
+    def return_copies(self, graph: Graph) -> None:
+        """Return what is there anyway, or a small constant once more, where the file would need an Identity."""
+        copies = {node.operands[0]: node.result for node in reversed(graph.of_kind("Identity")) if not node.is_pinned}
+        returned = list(graph.return_node.operands)
+        for index, value in enumerate(returned):
+            if value is None or not _needs_copy(graph, value, index, returned):
+                continue
+            tensor, copy = value.const, copies.get(value)
+            is_small = tensor is not None and tensor.nbytes < _SHARED_WITH_BODIES
+            if tensor is not None and is_small and value.producer.graph is not graph:
+                with self.context.rewrite(graph):
+                    returned[index] = graph.add_constant(tensor)
+                    graph.set_operand(graph.return_node, index, returned[index])
+            elif copy is not None and copy not in returned:
+                returned[index] = copy
+                with self.context.rewrite(graph):
+                    graph.set_operand(graph.return_node, index, copy)
 
     def merged(self, node: Node, candidates: list[Node]) -> bool:
         """True if a node is gone, or stays with no reader but the graph's outputs, because of one met before."""
@@ -213,6 +232,14 @@ def _needs_relay(old: Value, new: Value) -> bool:
         for user, _ in old.uses
         if user.kind is Kind.RETURN
     )
+
+
+def _needs_copy(graph: Graph, value: Value, index: int, returned: Sequence[Value | None]) -> bool:
+    """True if a graph can return a value only through an Identity, or does so already under another name."""
+    if value in returned[:index] or not graph.can_return(value):
+        return True
+    names = [name for name, _ in graph.details.get("outputs", [])]
+    return graph.owner is None and value.producer.kind is Kind.INPUT and names[index : index + 1] != [value.name]
 
 
 def _is_cheap(node: Node) -> bool:

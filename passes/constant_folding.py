@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from graphopt import Context, DType, Effect, Graph, Kind, Node, Tensor, TensorType, Value, effect_of, graph_pass
+from graphopt import Context, DType, Graph, Node, Tensor, TensorType, Value, graph_pass
 from passes._constant_region import Plan, Region, plan, rounds, type_size
+from passes._storing import erase_dead, may_go, store
 
 _SHAPE_DTYPES = (DType.INT64, DType.INT32, DType.BOOL)
 _ROUNDS = 8
@@ -52,7 +53,7 @@ def materialize_shapes(graph: Graph, context: Context) -> None:
     known: dict[Node, dict[Value, Tensor]] = {}
     for node in graph.order():
         tensors = {value: tensor for value in node.results if (tensor := _content(value)) is not None}
-        if tensors and _may_go(node, context):
+        if tensors and may_go(node, context):
             known[node] = tensors
     for node in reversed(known):
         # What only goes into others that are known is not stored: its readers are gone by now.
@@ -60,8 +61,8 @@ def materialize_shapes(graph: Graph, context: Context) -> None:
         if used:
             with context.rewrite(graph):
                 for value, tensor in used.items():
-                    _store(value, tensor)
-                _erase_dead([node], context)
+                    store(value, tensor)
+                erase_dead([node], context)
 
 
 def _content(value: Value) -> Tensor | None:
@@ -76,10 +77,6 @@ def _content(value: Value) -> Tensor | None:
         return None
     flat = Tensor.of([int(item) for item in elements if isinstance(item, int)], kind.dtype)
     return Tensor.from_numpy(flat.numpy().reshape(sizes))
-
-
-def _may_go(node: Node, context: Context) -> bool:
-    return not node.is_pinned and not context.keeps(node) and effect_of(node) <= Effect.PURE_MAY_FAIL
 
 
 # --- subgraphs --------------------------------------------------------------------------------------------------------
@@ -178,8 +175,8 @@ def _fold(region: Region, context: Context) -> None:
     for node, values in decided.stored.items():
         with context.rewrite(graph):
             for value in values:
-                _store(value, data[value])
-            _erase_dead([node], context)
+                store(value, data[value])
+            erase_dead([node], context)
     _explain(decided, blocked, context)
 
 
@@ -287,33 +284,3 @@ def _is_in_function(graph: Graph) -> bool:
     while graph.parent is not None:
         graph = graph.parent
     return graph is not graph.model.graph
-
-
-# --- edits ------------------------------------------------------------------------------------------------------------
-
-
-def _store(value: Value, tensor: Tensor) -> None:
-    """Let everything that reads a result read a constant, which takes its name."""
-    graph = value.producer.graph
-    assert graph is not None
-    constant = graph.make_constant(tensor)
-    # Before IR version 4 an initializer is an input, too, so a new one is written as a node.
-    constant.stored_as_node = graph.model.ir_version < 4
-    graph.insert(constant, rank=value.producer.rank)
-    graph.replace_uses(value, constant.result)
-
-
-def _erase_dead(nodes: list[Node], context: Context) -> None:
-    """Erase nodes nothing reads, and what was only there for them."""
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        graph = node.graph
-        if graph is None or node.is_used or node.is_pinned or node.kind not in (Kind.OPERATOR, Kind.CONSTANT):
-            continue
-        if node.is_operator and not _may_go(node, context):
-            continue
-        before = [value.producer for value in node.operands if value is not None]
-        before += [value.producer for body in node.bodies.values() for value in body.captures()]
-        graph.erase(node)
-        stack.extend(dict.fromkeys(before))

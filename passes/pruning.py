@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphopt import Context, Effect, Function, Graph, Model, Node, Value, effect_of, graph_pass
+from graphopt import Context, Effect, Graph, Model, Node, Value, effect_of, graph_pass
 from passes._body_results import drop_unread, reads
+from passes._calls import called_from
 from passes._inlining import (
     TakenNames,
     drop_zero_trip,
@@ -269,29 +270,10 @@ def unused_functions(graph: Graph, context: Context) -> None:
     model = graph.model
     if not model.functions or _is_trainable(model):
         return
-    known = {("" if key[0] == "ai.onnx" else key[0], *key[1:]): function for key, function in model.functions.items()}
-    called: dict[Function, None] = {}
-    pending = [graph]
-    while pending:
-        for function in _called_in(pending.pop(), known):
-            if function not in called:
-                called[function] = None
-                pending.append(function.graph)
+    called = called_from(graph)
     if len(called) < len(model.functions):
         with context.rewrite(graph):
             model.set_functions({key: function for key, function in model.functions.items() if function in called})
-
-
-def _called_in(graph: Graph, known: dict[tuple[str, str, str], Function]) -> Iterator[Function]:
-    names = {key[:2] for key in known}
-    for scope in (graph, *graph.bodies_inside()):
-        for domain, op_type in scope.kinds:
-            if (domain, op_type) not in names:
-                continue
-            for node in scope.of_kind(op_type, domain):
-                function = known.get((domain, op_type, node.overload))
-                if function is not None:
-                    yield function
 
 
 @graph_pass(

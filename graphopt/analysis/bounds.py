@@ -161,11 +161,15 @@ def _differ(left: Dim, right: Dim) -> bool:
 
 def _cannot_reshape(node: Node, old: Shape | None) -> bool:
     target = contents(node.operand(1))
-    sizes = None if target is None else static(target)
-    if old is None or sizes is None or node.param("allowzero"):
+    if old is None or target is None or node.param("allowzero"):
         return False
-    if any(size == 0 and place >= len(old) for place, size in enumerate(sizes)):
-        return True
+    if -1 in target and 0 in (old[place] for place, size in enumerate(target) if size == 0 and place < len(old)):
+        return True  # -1 beside a dim of 0 is refused, whatever the other dims are
+    if 0 in target[len(old) :]:
+        return True  # there is no dim to copy
+    sizes = static(target)
+    if sizes is None:
+        return False
     new = [old[place] if size == 0 else size for place, size in enumerate(sizes)]
     before = count_of(old)
     after = count_of(size for size in new if size != -1)

@@ -11,9 +11,11 @@ from onnx import ValueInfoProto
 
 from graphopt.analysis import onnx_inference
 from graphopt.analysis.bounds import Doubt, certainly_fails, doubts, live_nodes, required
+from graphopt.analysis.requirements import equations
 from graphopt.analysis.shapes import TRANSFERS, UNKNOWN, Fact, Facts, bodies
 from graphopt.ir import (
     Dim,
+    Expr,
     Graph,
     Kind,
     Model,
@@ -26,12 +28,18 @@ from graphopt.ir import (
     Value,
 )
 from graphopt.ir.collector import collector_paused
+from graphopt.ir.symbol import Atom, Integer, substitute
+from graphopt.ir.symbol_facts import parts_of
 from graphopt.schema import RefAttribute
 from graphopt.tensors import DType
 
 _LOGGER = logging.getLogger(__name__)
 _CALLED_NODES = 200_000
 """How many nodes of local functions may be visited at their calls: functions that call functions grow fast."""
+_ROUNDS = 4
+"""How often equations are looked for: each round of inference may show others."""
+_BOUND_ROUNDS = 12
+"""How often bounds of dims are looked for: what one layer shows makes the shapes of the next plain."""
 _FRUITLESS_TRIALS = 4
 """After so many dims in a row of which nothing could be proved no more are tried."""
 
@@ -71,9 +79,12 @@ class Inference:
         self._is_started = False
         self._calls: dict[tuple[object, ...], Facts] = {}
         self._calls_left = 0
+        self._open_calls: dict[Graph, None] = {}
         self.trial_depth = 0
         self._is_silent = False
         self._detached: Node | None = None
+        self._equations: dict[Atom, Integer] = {}
+        self._simplified: dict[Expr, Dim] = {}
 
     def run(self) -> None:
         """Infer every graph: functions and the main graph, with the bodies in them."""
@@ -87,6 +98,7 @@ class Inference:
             if not self._is_started:
                 self._is_started = True
                 self._find_bounds()
+                self._find_equations()
 
     def run_graph(self, graph: Graph) -> None:
         """Infer one graph, operators in topological order, bodies with their owners."""
@@ -143,15 +155,21 @@ class Inference:
         found = self._calls.get(key)
         if found is None:
             self._calls_left -= len(function.order())
-            if self._calls_left < 0:
-                return ()
-            found = self._calls[key] = tuple(self.try_graph(function, given))
+            if self._calls_left < 0 or function in self._open_calls:
+                return ()  # a function that calls itself is no valid one, but must not end in a stack overflow
+            self._open_calls[function] = None
+            try:
+                found = self._calls[key] = tuple(self.try_graph(function, given))
+            finally:
+                del self._open_calls[function]
         return found
 
     # --- refining -----------------------------------------------------------------------------------------------------
 
     def refine(self, value: Value, fact: Fact) -> None:
         """Add a fact to what is known of a value."""
+        if self._equations:
+            fact = self._simplify(fact)
         known, found = value.type, fact.type
         if found is not None and found is not known:
             merged = found if known is None else self._merged(value, known, found)
@@ -198,6 +216,17 @@ class Inference:
         """Find sizes of input dims with which no run succeeds, and infer again with that knowledge."""
         graph = self.model.graph
         proved = self._require(graph)
+        for _ in range(_BOUND_ROUNDS):
+            proved = self._settle_doubts(graph) or proved
+            if not proved:
+                return
+            _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
+            self.run_graph(graph)
+            proved = False  # what is plain now may raise other doubts
+
+    def _settle_doubts(self, graph: Graph) -> bool:
+        """Whether any question that shapes raise was answered."""
+        proved = False
         tries = {True: _FRUITLESS_TRIALS, False: _FRUITLESS_TRIALS}
         for doubt in doubts(graph):
             dims = [dim for value in graph.inputs for dim in value.shape or ()]
@@ -208,9 +237,7 @@ class Inference:
             is_settled = self._settle(graph, doubt, symbol)
             proved = is_settled or proved
             tries[kind] = _FRUITLESS_TRIALS if is_settled else tries[kind] - 1
-        if proved:
-            _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
-            self.run_graph(graph)
+        return proved
 
     def _require(self, graph: Graph) -> bool:
         """Whether convolutions tell how small input dims cannot be; the inputs say so from now on."""
@@ -241,6 +268,47 @@ class Inference:
                 return True
             self._infer(node)
         return False
+
+    # --- equations ----------------------------------------------------------------------------------------------------
+
+    def _find_equations(self) -> None:
+        """Find what opaque dims must be on every run that succeeds, and infer again with that knowledge."""
+        graph = self.model.graph
+        for _ in range(_ROUNDS):
+            found: dict[Atom, Integer] = {
+                atom: value for atom, value in equations(graph).items() if atom not in self._equations
+            }
+            if not found:
+                return
+            self._equations.update(found)
+            self._simplified.clear()
+            for value in graph.inputs:
+                fact = self._simplify(Fact(value.type, None))
+                if fact.type is not None and fact.type is not value.type:
+                    graph.retype(value, fact.type)
+            _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
+            self.run_graph(graph)
+
+    def _simplify(self, fact: Fact) -> Fact:
+        type, elements = fact
+        if isinstance(type, TensorType) and type.shape is not None:
+            shape = tuple(map(self._simple, type.shape))
+            type = type if shape == type.shape else TensorType(type.dtype, shape)
+        if elements is not None:
+            elements = tuple(map(self._simple, elements))
+        return Fact(type, elements)
+
+    def _simple(self, dim: Dim) -> Dim:
+        if not isinstance(dim, Expr):
+            return dim
+        found = self._simplified.get(dim)
+        if found is None:
+            try:
+                found = substitute(dim, self._equations)
+            except ZeroDivisionError:
+                found = dim
+            self._simplified[dim] = found
+        return found
 
     def _retype(self, value: Value, type: Type) -> None:
         graph = value.producer.graph
@@ -291,18 +359,32 @@ class Inference:
             if isinstance(found, int) and known != found:
                 self._conflict(value, known, found)
             return known
-        return found if isinstance(found, int) else known
+        if isinstance(found, int):
+            return found
+        # Both hold; what is said with less is equal to more.
+        return found if len(parts_of(found)) < len(parts_of(known)) else known
 
     def _refine_elements(self, value: Value, found: tuple[Dim, ...]) -> None:
         known = value.elements
         if known is None:
             if any(item is not None for item in found) or not found:
                 value.elements = found
+                self._tell_learned(value)
             return
         if len(known) != len(found):
             self._conflict(value, known, found)
             return
-        value.elements = tuple(self._merged_dims(value, left, right) for left, right in zip(known, found, strict=True))
+        merged = tuple(self._merged_dims(value, left, right) for left, right in zip(known, found, strict=True))
+        if merged != known:
+            value.elements = merged
+            self._tell_learned(value)
+
+    def _tell_learned(self, value: Value) -> None:
+        """Let passes that had nothing to do in the graph look again: more is known of what a value holds."""
+        graph = None if self._is_silent else value.producer.graph
+        while graph is not None:
+            graph.version += 1
+            graph = graph.parent
 
     def _conflict(self, value: Value, known: object, found: object) -> None:
         self.conflicts.append(Conflict(value, known, found))

@@ -20,7 +20,8 @@ from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.save import Staged, require_no_data_file, stage
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import load_registry
-from graphopt.records import Benchmark, OptimizeReport, Verification
+from graphopt.measurements import Benchmark
+from graphopt.records import OptimizeReport, Verification
 
 Say = Callable[[str], None]
 

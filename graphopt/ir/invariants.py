@@ -31,12 +31,18 @@ def check_model(model: Model) -> None:
     Raises:
         InvariantViolationError: the first invariant found broken, by number.
     """
+    checked: dict[Graph, None] = {}
     for graph in model.graphs():
-        check_graph(graph)
+        check_graph(graph, checked=checked)
 
 
-def check_graph(graph: Graph, nodes: Iterable[Node] | None = None) -> None:
+def check_graph(graph: Graph, nodes: Iterable[Node] | None = None, checked: dict[Graph, None] | None = None) -> None:
     """Check one graph; given nodes, of the invariants that speak of single nodes only theirs.
+
+    Args:
+        graph: The graph.
+        nodes: Those that changed.
+        checked: Graphs known to have no cycle; those that are looked at here are added.
 
     Raises:
         InvariantViolationError: the first invariant found broken, by number.
@@ -55,8 +61,11 @@ def check_graph(graph: Graph, nodes: Iterable[Node] | None = None) -> None:
         for value in node.operands:
             if value is not None and value.producer.graph is not None:
                 homes[value.producer.graph] = None
+    known = {} if checked is None else checked
     for home in homes:
-        _check_acyclic(home)
+        if home not in known:
+            _check_acyclic(home)
+            known[home] = None
 
 
 def _check_acyclic(graph: Graph) -> None:

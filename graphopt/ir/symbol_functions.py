@@ -283,11 +283,12 @@ def broadcast(*args: Integer) -> Integer:
 def _is_cut_of(arg: Integer, whole: Integer) -> bool:
     """True for `min(whole, k)` with positive `k`: where that is less than `whole` and not 1, they do not broadcast.
 
-    So it is for `reduced_dim(whole, ...)`, which is 1 or `whole`.
+    So it is for `reduced_dim(whole, ...)`, which is 1 or `whole`, and for `size_or(whole, other)`, which is `whole` or
+    where that is 0 broadcasts with it to 0.
     """
     if not isinstance(arg, Application) or whole not in arg.args:
         return False
-    if arg.name == "reduced_dim":
+    if arg.name in ("reduced_dim", "size_or"):
         return arg.args[0] is whole
     if arg.name != "min":
         return False

@@ -224,9 +224,14 @@ class _Touched:
             self._nodes.update(dict.fromkeys(value.producer for value in node.operands if value is not None))
 
     def check(self, model: Model) -> None:
+        nodes: dict[Graph, list[Node]] = {}
+        for node in self._nodes:
+            if node.graph is not None:
+                nodes.setdefault(node.graph, []).append(node)
+        checked: dict[Graph, None] = {}
         for graph in self._graphs:
             if graph.is_attached:
-                check_graph(graph, list(self._nodes))
+                check_graph(graph, nodes.get(graph, ()), checked)
 
 
 class _Clock:

@@ -74,7 +74,8 @@ def graph_pass(
             raise RuleError(
                 f"graph pass {function.__name__}: '{numeric}' is no numeric class; use S, E, Z, U, R or D"
             ) from None
-        return GraphPass(function, Examples(before, after, unless, opset, options, largest), numeric_class, bodies, whole_model)
+        examples = Examples(before, after, unless, opset, options, largest)
+        return GraphPass(function, examples, numeric_class, bodies, whole_model)
 
     return declare
 

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from graphopt.records import Benchmark, DoctorReport, OptimizeReport, Verification
+from graphopt.measurements import Benchmark
+from graphopt.records import DoctorReport, OptimizeReport, Verification
 from graphopt.report.units import bytes_text, percent_text, plural, seconds_text, small_text
 
 _VERDICT_STYLE = {

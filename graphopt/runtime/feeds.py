@@ -191,14 +191,22 @@ class FeedMaker:
                     f"--dim names {name!r}, which no input has; symbolic dims are {', '.join(sorted(dims)) or 'none'}"
                 )
 
-    def feed(self, label: str, assignment: Mapping[str, int], style: str = "normal", salt: int = 0) -> Feed:
-        """Inputs of given sizes."""
+    def feed(
+        self,
+        label: str,
+        assignment: Mapping[str, int],
+        style: str = "normal",
+        salt: int = 0,
+        only: frozenset[str] | None = None,
+    ) -> Feed:
+        """Inputs of given sizes; `only` these where it is given."""
         shapes = {port.name: self.space.shape(self._inputs[port.name], assignment) for port in self.required}
         if sum(math.prod(shape) for shape in shapes.values()) > _MOST_ELEMENTS:
             raise FeedRefusedError(
                 f"inputs of {max(shapes.values(), key=math.prod)} are too large to try; give smaller sizes"
             )
-        return Feed(label, {port.name: self._value(port, shapes, style, salt) for port in self.required})
+        chosen = [port for port in self.required if only is None or port.name in only]
+        return Feed(label, {port.name: self._value(port, shapes, style, salt) for port in chosen})
 
     def overriding(self, feed: Feed, salt: int = 0) -> Feed:
         """The same inputs, and other values for the initializers that may be fed."""

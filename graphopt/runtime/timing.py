@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphopt.runtime.generation import Generation, generator
 from graphopt.runtime.session import CPU, CUDA, Session, SessionSettings, runtime
+from graphopt.runtime.throughput import at_once
 from graphopt.runtime.values import Data, to_ort, to_ort_value
 
+LATENCY, THROUGHPUT = "latency", "throughput"
 _WARM_RUNS = 100
 _WARM_SECONDS = 2.0
+_FEWEST_SESSIONS = 3
+_FEWEST_ROUNDS = 3
+
+# One block of runs; seconds by what was timed.
+Meter = Callable[[], dict[str, list[float]]]
+
+
+@dataclass(slots=True)
+class Work:
+    """What is run.
+
+    Attributes:
+        feeds: Inputs of a run.
+        concurrency: Requests at a time for the throughput; 0 leaves it out.
+        generation: Prefill and decode steps of a decoder; None leaves them out.
+    """
+
+    feeds: Mapping[str, Data]
+    concurrency: int = 0
+    generation: Generation | None = None
 
 
 @dataclass(slots=True)
@@ -21,8 +44,8 @@ class Plan:
 
     Attributes:
         pairs: Sessions of each side.
-        seconds: Time for all of it.
-        least_rounds: Rounds in each pair, whatever the time.
+        seconds: Time for all of it, loading included; a few rounds in three sessions are made whatever it is.
+        least_rounds: Rounds in each pair while there is time.
         most_rounds: Rounds in each pair, at most.
         together: Hold both sides' sessions at once; otherwise one after the other.
     """
@@ -35,52 +58,125 @@ class Plan:
 
 
 @dataclass(slots=True)
+class Track:
+    """One thing that was timed; index 0 is the original, 1 the rewritten model.
+
+    Attributes:
+        runs: Seconds of every timed run, one list for each session.
+        rounds: Seconds, one typical run for each round, one list for each session.
+    """
+
+    runs: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
+    rounds: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
+
+    def open_session(self, side: int) -> None:
+        """What is added from now on was timed in another session."""
+        self.runs[side].append([])
+        self.rounds[side].append([])
+
+    def add(self, side: int, runs: list[float]) -> None:
+        """Note a round."""
+        self.runs[side][-1].extend(runs)
+        self.rounds[side][-1].append(statistics.median(runs))
+
+
+@dataclass(slots=True)
 class Timings:
     """What was measured; index 0 is the original, 1 the rewritten model.
 
     Attributes:
-        runs: Seconds of every timed run.
-        rounds: Seconds, one typical run for each round, one list for each session.
+        tracks: What was timed -> its times.
         loads: Seconds to make each session.
+        firsts: Seconds of the first run of each session.
         provider: What really ran.
     """
 
-    runs: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    rounds: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
+    tracks: dict[str, Track] = field(default_factory=dict)
     loads: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    firsts: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     provider: str = ""
 
 
 def time_here(
-    models: tuple[str | bytes, str | bytes], settings: SessionSettings, feeds: Mapping[str, Data], plan: Plan
+    models: tuple[str | bytes, str | bytes], settings: SessionSettings, work: Work, plan: Plan
 ) -> Timings:
     """Time both models in this process."""
     timings = Timings()
     started = time.perf_counter()
     for pair in range(plan.pairs):
         spent = time.perf_counter() - started
-        if pair >= 3 and spent > plan.seconds:
+        if pair >= _FEWEST_SESSIONS and spent > plan.seconds:
             break
         share = max(0.0, plan.seconds - spent) / (plan.pairs - pair)
-        first = pair % 2  # who is loaded first alternates, too
-        if plan.together:
-            _time_pair(models, settings, feeds, plan, share, first, timings)
-        else:
-            _time_apart(models, settings, feeds, plan, share, first, timings)
+        sides = (pair % 2, 1 - pair % 2)  # who is loaded first alternates, too
+        for group in [sides] if plan.together else [sides[:1], sides[1:]]:
+            _time_group(group, models, settings, work, plan, share * len(group) / 2, timings)
     return timings
 
 
-def _load(
-    model: str | bytes, settings: SessionSettings, feeds: Mapping[str, Data], side: int, timings: Timings
-) -> Callable[[], Any]:
+def _time_group(
+    sides: Sequence[int],
+    models: tuple[str | bytes, str | bytes],
+    settings: SessionSettings,
+    work: Work,
+    plan: Plan,
+    share: float,
+    timings: Timings,
+) -> None:
+    """Load the sides, and time each kind of work in alternation; the sessions go at the end."""
+    started = time.perf_counter()
+    meters: dict[int, dict[str, Meter]] = {}
+    for side in sides:
+        session = _load(models[side], settings, side, timings)
+        run = runner(session, work.feeds)
+        timings.firsts[side].append(_once(run))
+        meters[side] = _meters(session, run, work, share / 4)
+        session = run = None  # type: ignore[assignment]  # only the meters hold it
+    kinds = list(meters[sides[0]])
+    for number, kind in enumerate(kinds):
+        left = max(0.0, share - (time.perf_counter() - started))
+        _alternate(sides, {side: meters[side][kind] for side in sides}, plan, left / (len(kinds) - number), timings)
+
+
+def _alternate(sides: Sequence[int], meters: Mapping[int, Meter], plan: Plan, share: float, timings: Timings) -> None:
+    started = time.perf_counter()
+    opened: set[tuple[int, str]] = set()
+    least = plan.least_rounds if share > 0 else _FEWEST_ROUNDS
+    for number in range(plan.most_rounds):
+        if number >= least and time.perf_counter() - started > share:
+            break
+        for side in sides if number % 2 == 0 else sides[::-1]:
+            for name, runs in meters[side]().items():
+                track = timings.tracks.setdefault(name, Track())
+                if (side, name) not in opened:
+                    opened.add((side, name))
+                    track.open_session(side)
+                track.add(side, runs)
+
+
+def _load(model: str | bytes, settings: SessionSettings, side: int, timings: Timings) -> Session:
     started = time.perf_counter()
     session = Session(model, settings)
     timings.loads[side].append(time.perf_counter() - started)
     timings.provider = session.info.provider
-    return _runner(session, feeds)
+    return session
 
 
-def _runner(session: Session, feeds: Mapping[str, Data]) -> Callable[[], Any]:
+def _meters(session: Session, run: Callable[[], Any], work: Work, seconds: float) -> dict[str, Meter]:
+    """A warm meter for each kind of work."""
+    typical = _warm(run, seconds)
+    found: dict[str, Meter] = {LATENCY: lambda: {LATENCY: _block(run, typical)}}
+    if work.concurrency:
+        runs = [runner(session, work.feeds) for _ in range(work.concurrency)]
+        found[THROUGHPUT] = lambda: {THROUGHPUT: [at_once(runs, typical)]}
+        found[THROUGHPUT]()
+    if work.generation is not None:
+        found["generation"] = generator(session, work.generation)
+        found["generation"]()
+    return found
+
+
+def runner(session: Session, feeds: Mapping[str, Data]) -> Callable[[], Any]:
     """One run without anything that is not the run: inputs made ready, and on a GPU bound to the device."""
     ort = runtime()
     types = {port.name: port.type for port in session.info.inputs}
@@ -115,11 +211,12 @@ def _once(run: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def _warm(run: Callable[[], Any]) -> float:
+def _warm(run: Callable[[], Any], seconds: float) -> float:
     """Run until two neighbouring windows agree; seconds of a typical run."""
     started = time.perf_counter()
+    limit = min(_WARM_SECONDS, seconds)
     runs = [_once(run)]
-    while len(runs) < _WARM_RUNS and time.perf_counter() - started < _WARM_SECONDS:
+    while len(runs) < _WARM_RUNS and time.perf_counter() - started < limit:
         runs.append(_once(run))
         if len(runs) >= 10:
             before, now = statistics.median(runs[-10:-5]), statistics.median(runs[-5:])
@@ -128,82 +225,12 @@ def _warm(run: Callable[[], Any]) -> float:
     return statistics.median(runs[-5:])
 
 
-def _block(run: Callable[[], Any], typical: float, timings: Timings, side: int) -> float:
+def _block(run: Callable[[], Any], typical: float) -> list[float]:
     """A few runs in a row; the first is not counted where the other side has just had the caches."""
     count = 5 if typical < 0.02 else 2 if typical < 0.2 else 1
     if typical < 0.5:
         run()
-    runs = [_once(run) for _ in range(count)]
-    timings.runs[side].extend(runs)
-    return statistics.median(runs)
-
-
-def _time_pair(
-    models: tuple[str | bytes, str | bytes],
-    settings: SessionSettings,
-    feeds: Mapping[str, Data],
-    plan: Plan,
-    share: float,
-    first: int,
-    timings: Timings,
-) -> None:
-    runners: list[Callable[[], Any] | None] = [None, None]
-    for side in (first, 1 - first):
-        runners[side] = _load(models[side], settings, feeds, side, timings)
-    typical = [0.0, 0.0]
-    for side in (first, 1 - first):
-        run = runners[side]
-        assert run is not None
-        typical[side] = _warm(run)
-    started = time.perf_counter()
-    rounds: tuple[list[float], list[float]] = ([], [])
-    for number in range(plan.most_rounds):
-        if number >= plan.least_rounds and time.perf_counter() - started > share:
-            break
-        for side in (0, 1) if number % 2 == first else (1, 0):
-            run = runners[side]
-            assert run is not None
-            rounds[side].append(_block(run, typical[side], timings, side))
-    timings.rounds[0].append(rounds[0])
-    timings.rounds[1].append(rounds[1])
-
-
-def _time_apart(
-    models: tuple[str | bytes, str | bytes],
-    settings: SessionSettings,
-    feeds: Mapping[str, Data],
-    plan: Plan,
-    share: float,
-    first: int,
-    timings: Timings,
-) -> None:
-    for side in (first, 1 - first):
-        run: Callable[[], Any] | None = _load(models[side], settings, feeds, side, timings)
-        assert run is not None
-        typical = _warm(run)
-        started = time.perf_counter()
-        rounds: list[float] = []
-        while len(rounds) < plan.least_rounds or (
-            len(rounds) < plan.most_rounds and time.perf_counter() - started < share / 2
-        ):
-            rounds.append(_block(run, typical, timings, side))
-        timings.rounds[side].append(rounds)
-        run = None  # the session goes before the other side is loaded
-
-
-def peak_here(model: str | bytes, settings: SessionSettings, feeds: Mapping[str, Data]) -> int | None:
-    """Load and run a model in this (fresh) process; its peak resident bytes."""
-    run = _runner(Session(model, settings), feeds)
-    run()
-    run()
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+    return [_once(run) for _ in range(count)]
 
 
 def default_settings(provider: str, threads: int, custom_ops: tuple[str, ...]) -> SessionSettings:

@@ -12,9 +12,7 @@ Feed = dict[str, Any]
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 0.5, -2.5, 3e38, -3e38, 1e-7, 65504.0, 1e9)
 
 
-def feeds_of(
-    model: ModelProto, sizes: Mapping[str, int] | None = None, largest: float | None = None
-) -> list[Feed]:
+def feeds_of(model: ModelProto, sizes: Mapping[str, int] | None = None, largest: float | None = None) -> list[Feed]:
     """Seeded feeds for the inputs of a model.
 
     Args:

@@ -1,9 +1,20 @@
-"""Random models of nested bodies: constant and free conditions, idle state, unread results, repeated expressions."""
+"""Random models of nested bodies and calls: constant, free and negated conditions, idle state, unread results, equal
+expressions around, inside and on both sides of branches, work that is the same in every iteration, local functions."""
 
 from __future__ import annotations
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 _UNARY = ("Abs", "Identity", "Neg", "Relu", "Sin", "Tanh")
 _BINARY = ("Add", "Max", "Mul", "Sub")
@@ -30,6 +41,7 @@ class _Scope:
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.own: list[str] = []
+        self.is_function = False
 
     def name(self, stem: str) -> str:
         """A name not used here or around; bodies side by side share theirs."""
@@ -43,14 +55,19 @@ class _Scope:
 class _Maker:
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
+        self.functions: list[FunctionProto] = []
 
     def model(self) -> ModelProto:
+        if self.random.random() < 0.5:
+            for number in range(int(self.random.integers(1, 3))):
+                self.functions.append(self.function(f"F{number}"))
         scope = _Scope(None)
         scope.values, scope.conditions = ["x"], ["c"]
         for name, flag in (("yes", True), ("no", False)):
             scope.initializers.append(numpy_helper.from_array(np.array(flag), name))
             scope.conditions.append(name)
         self.fill(scope, 0, int(self.random.integers(3, 8)))
+        self.add_plain(scope)
         outputs = list(dict.fromkeys(self.pick(scope.own) for _ in range(self.random.integers(1, 4))))
         graph = helper.make_graph(
             scope.nodes,
@@ -59,7 +76,27 @@ class _Maker:
             [_info(name) for name in outputs],
             scope.initializers,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        imports = [helper.make_opsetid("", 18)]
+        if self.functions:
+            imports.append(helper.make_opsetid("local", 1))
+        return helper.make_model(graph, opset_imports=imports, functions=self.functions, ir_version=9)
+
+    def function(self, name: str) -> FunctionProto:
+        """A function of two values and a condition, with an attribute; it may call those made before."""
+        scope = _Scope(None)
+        scope.is_function = True
+        scope.values, scope.conditions = ["p", "q"], ["r"]
+        scope.taken.update(("p", "q", "r", "trips", "half"))
+        factor = helper.make_node("Constant", [], ["half"])
+        factor.attribute.append(AttributeProto(name="value_floats", ref_attr_name="factor", type=AttributeProto.FLOATS))
+        scope.nodes.append(factor)
+        scope.values.append("half")
+        self.fill(scope, 1, int(self.random.integers(1, 5)))
+        names = self.returns(scope, int(self.random.integers(1, 3)))
+        imports = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+        return helper.make_function(
+            "local", name, ["p", "q", "r", "trips"], names, scope.nodes, imports, attributes=["factor"]
+        )
 
     def pick(self, items: list[str]) -> str:
         return items[self.random.integers(len(items))]
@@ -71,7 +108,13 @@ class _Maker:
                 self.add_if(scope, depth)
             elif depth < _DEPTH and kind < 0.35:
                 self.add_loop(scope, depth)
+            elif depth < _DEPTH and kind < 0.4:
+                self.add_scan(scope, depth)
             elif kind < 0.45:
+                self.add_condition(scope)
+            elif self.functions and kind < 0.5:
+                self.add_call(scope)
+            elif kind < 0.55:
                 self.constant(scope, np.array(self.random.integers(0, 3, 2), np.float32))
             else:
                 self.add_plain(scope)
@@ -79,7 +122,7 @@ class _Maker:
     def constant(self, scope: _Scope, array: np.ndarray) -> str:  # type: ignore[type-arg]
         name = scope.name("k")
         tensor = numpy_helper.from_array(array, name)
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 and not scope.is_function:
             scope.initializers.append(tensor)
         else:
             scope.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
@@ -95,6 +138,22 @@ class _Maker:
         scope.nodes.append(helper.make_node(op_type, operands, [name]))
         self.define(scope, name)
         return name
+
+    def add_condition(self, scope: _Scope) -> None:
+        name = scope.name("b")
+        op_type = self.pick(["Not", "And", "Or"])
+        operands = [self.pick(scope.conditions) for _ in range(1 if op_type == "Not" else 2)]
+        scope.nodes.append(helper.make_node(op_type, operands, [name]))
+        scope.conditions.append(name)
+
+    def add_call(self, scope: _Scope) -> None:
+        function = self.functions[self.random.integers(len(self.functions))]
+        operands = [self.pick(scope.values), self.pick(scope.values), self.pick(scope.conditions), "trips"]
+        results = [scope.name("v") for _ in function.output]
+        factor = [0.5, float(self.random.integers(0, 3))]
+        scope.nodes.append(helper.make_node(function.name, operands, results, domain="local", factor=factor))
+        for name in results:
+            self.define(scope, name)
 
     def define(self, scope: _Scope, name: str) -> None:
         scope.values.append(name)
@@ -117,8 +176,25 @@ class _Maker:
     def add_if(self, scope: _Scope, depth: int) -> None:
         count = int(self.random.integers(1, 4))
         branches: list[GraphProto] = []
+        both = [
+            (self.pick(list(_BINARY)), self.pick(scope.values), self.pick(scope.values))
+            for _ in range(int(self.random.integers(0, 3)))
+        ]
+        is_choice = self.random.random() < 0.2
         for label in ("then_body", "else_body"):
             branch = _Scope(scope)
+            if is_choice:
+                for _ in range(count):
+                    name = branch.name("v")
+                    branch.nodes.append(helper.make_node("Identity", [self.pick(scope.values)], [name]))
+                    branch.own.append(name)
+                infos = [_info(name) for name in branch.own]
+                branches.append(helper.make_graph(branch.nodes, label, [], infos))
+                continue
+            for op_type, *operands in both if self.random.random() < 0.5 else both[::-1]:
+                name = branch.name("v")
+                branch.nodes.append(helper.make_node(op_type, operands, [name]))
+                self.define(branch, name)
             self.fill(branch, depth + 1, int(self.random.integers(1, 4)))
             names = self.returns(branch, count)
             infos = [_info(name) for name in names]
@@ -175,6 +251,63 @@ class _Maker:
                 axes = self.constant(scope, np.array([0]))
                 scope.nodes.append(helper.make_node("ReduceSum", [name, axes], [total], keepdims=0))
                 self.define(scope, total)
+
+    def add_scan(self, scope: _Scope, depth: int) -> None:
+        states, stacks = (int(self.random.integers(0, 3)) for _ in range(2))
+        if states + stacks == 0:
+            states = 1
+        axes = [int(self.random.integers(0, 2)) for _ in range(self.random.integers(1, 3))]
+        length = int(self.random.integers(1, 4))
+        scanned = [self.sequence(scope, axis, length) for axis in axes]
+        body = _Scope(scope)
+        inputs = [body.name("s") for _ in range(states + len(axes))]
+        body.values += inputs if self.random.random() < 0.5 else inputs[:-1]
+        self.fill(body, depth + 1, int(self.random.integers(1, 4)))
+        names = self.returns(body, states + stacks)
+        graph = helper.make_graph(
+            body.nodes, "scan_body", [*map(_info, inputs)], [*map(_info, names)], body.initializers
+        )
+        initial = [self.pick(scope.values) for _ in range(states)]
+        results = [scope.name("v") for _ in range(states)]
+        stacked = [scope.name("stack") for _ in range(stacks)]
+        attributes: dict[str, list[int]] = {}
+        if self.random.random() < 0.5 or any(axes):
+            attributes["scan_input_axes"] = axes
+        if self.random.random() < 0.5:
+            attributes["scan_input_directions"] = [int(self.random.integers(0, 2)) for _ in axes]
+        turned = [int(self.random.integers(0, 2)) for _ in stacked]
+        if stacked and any(turned):
+            attributes["scan_output_axes"] = turned
+        if stacked and self.random.random() < 0.5:
+            attributes["scan_output_directions"] = [int(self.random.integers(0, 2)) for _ in stacked]
+        scope.nodes.append(
+            helper.make_node(
+                "Scan",
+                [*initial, *scanned],
+                [*results, *stacked],
+                body=graph,
+                num_scan_inputs=len(axes),
+                **attributes,
+            )
+        )
+        for name in results:
+            self.define(scope, name)
+        for name, axis in zip(stacked, turned, strict=True):
+            if self.random.random() < 0.6:
+                total, where = scope.name("v"), self.constant(scope, np.array([axis]))
+                scope.nodes.append(helper.make_node("ReduceSum", [name, where], [total], keepdims=0))
+                self.define(scope, total)
+
+    def sequence(self, scope: _Scope, axis: int, length: int) -> str:
+        """Values side by side along a new axis."""
+        parts = []
+        where = self.constant(scope, np.array([axis]))
+        for _ in range(length):
+            parts.append(scope.name("u"))
+            scope.nodes.append(helper.make_node("Unsqueeze", [self.pick(scope.values), where], [parts[-1]]))
+        whole = scope.name("u")
+        scope.nodes.append(helper.make_node("Concat", parts, [whole], axis=axis))
+        return whole
 
     def sized(self, scope: _Scope, name: str) -> str:
         """A scalar as two elements, which is what every value has."""

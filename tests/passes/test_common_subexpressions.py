@@ -9,6 +9,7 @@ from pass_runs import assert_equal, floats, model_of, nodes_of, operators, run
 
 import passes.common_subexpressions as common
 import passes.pruning as pruning
+from graphopt import load
 
 X = {"x": floats(2)}
 BOTH = [{**X, "c": np.array(flag)} for flag in (True, False)]
@@ -434,4 +435,36 @@ def test_inside_functions_and_between_their_calls() -> None:
     result = run(model, common)
     assert operators(result) == {"F": 2, "Sub": 1, "Add": 1}
     assert [node.op_type for node in result.functions[0].node] == ["Constant", "Mul", "Add"]
+    assert_equal(model, result, [X])
+
+
+# --- what a body returns ----------------------------------------------------------------------------------------------
+
+
+def test_a_body_returns_a_small_constant_of_its_own() -> None:
+    model = model_of(
+        """g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] k = {1, 2}> {
+            s = Add(x, k)
+            y, z = If (c) <
+                then_branch = t () => (float[2] r, float[2] w) { r = Identity(k) w = Abs(s) },
+                else_branch = e () => (float[2] p, float[2] q) { p = Exp(s) q = Neg(s) }
+            >
+        }"""
+    )
+    graph = load(model)
+    body = graph.of_kind("If")[0].bodies["then_branch"]
+    copy, other = body.outputs
+    body.set_outputs([copy.producer.operands[0], other])
+    body.erase(copy.producer)
+    result = run(graph, common)
+    assert operators(result) == {"Add": 1, "If": 1, "Abs": 1, "Exp": 1, "Neg": 1}
+    assert_equal(model, result, BOTH)
+
+
+def test_an_identity_that_is_there_is_returned() -> None:
+    model = model_of(
+        "g (float[2] x) => (float[2] y, float[2] z) { i = Identity(x) n = Neg(i) y = Exp(n) z = Identity(x) }"
+    )
+    result = run(model, common)
+    assert operators(result) == {"Identity": 1, "Neg": 1, "Exp": 1}
     assert_equal(model, result, [X])

@@ -38,7 +38,17 @@ from graphopt.analysis.shapes.common import (
 )
 from graphopt.analysis.shapes.sources import dims_from
 from graphopt.ir import Dim, Expr, Node, Shape
-from graphopt.ir.symbol import Integer, define, divide_exactly, floordiv, is_nonnegative, is_nonzero, opaque, product_of
+from graphopt.ir.symbol import (
+    Application,
+    Integer,
+    define,
+    divide_exactly,
+    floordiv,
+    is_nonnegative,
+    is_nonzero,
+    opaque,
+    product_of,
+)
 
 
 def reshaped(node: Node, shape: Sequence[Dim] | None) -> Facts:
@@ -59,6 +69,8 @@ def size_or(size: Integer, other: Integer) -> Integer:
         return size if size else other
     if is_nonzero(size) or same_dim(size, other) or divide_exactly(other, _primitive(size)) is not None:
         return size
+    if isinstance(other, Application) and other.name == "broadcast" and size in other.args:
+        return size  # what broadcasts with 0 is 0
     return opaque("size_or", size, other, nonnegative=is_nonnegative(size) and is_nonnegative(other))
 
 

@@ -1,0 +1,255 @@
+"""Decoders: which outputs are fed back as which inputs, and the inputs of a whole generation.
+
+A decoder is known by inputs that hold the past and outputs that hold past and present. Names pair them; which axis
+grows, and which of the other free sizes are past plus current, is found by running the model at small sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from graphopt.errors import ExecutionError
+from graphopt.runtime.feeds import FeedMaker, Runner
+from graphopt.runtime.generation import Generation
+from graphopt.runtime.session import Port, SessionInfo
+from graphopt.runtime.values import Data, numpy_dtype
+
+_PAST = re.compile(r"past_key_values?|past|cache", re.IGNORECASE)
+_PRESENT = re.compile(r"present_key_values?|present|(?:new|updated|next|out)_?(?:past_key_values?|past|cache)", re.IGNORECASE)
+_PROMPTS = (128, 32, 8, 2)
+_PAST_AT_FIRST, _TOKENS_AT_FIRST = 3, 2
+
+MakeMaker = Callable[[Mapping[str, int]], FeedMaker]
+
+
+def cache_pairs(info: SessionInfo) -> tuple[tuple[Port, Port], ...]:
+    """(past, present) of a decoder, by names; empty for other models."""
+    inputs = {_PAST.sub("", port.name): port for port in info.inputs if _PAST.search(port.name) and _is_cache(port)}
+    outputs = {_PRESENT.sub("", port.name): port for port in info.outputs if _PRESENT.search(port.name)}
+    found = [(inputs[key], outputs[key]) for key in inputs if key in outputs]
+    if len(found) != len(inputs) and len(inputs) == len(outputs):
+        found = list(zip(inputs.values(), outputs.values(), strict=True))
+    return tuple(pair for pair in found if pair[0].type == pair[1].type)
+
+
+def _is_cache(port: Port) -> bool:
+    return port.type.startswith("tensor(") and len(port.shape) >= 3 and not port.overridable
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """The free sizes of a decoder, by what they count."""
+
+    past: list[str]
+    current: list[str]
+    batch: list[str]
+    others: list[str]
+
+
+class _NotSolved(Exception):
+    """No sizes were found at which the model grows its caches."""
+
+
+def plan_generation(
+    info: SessionInfo, make_maker: MakeMaker, dims: Mapping[str, int], run: Runner, steps: int
+) -> Generation | str:
+    """The inputs of a prefill and of `steps` steps, or why there are none.
+
+    Args:
+        info: Inputs and outputs of the model.
+        make_maker: Makes the maker of inputs for given sizes of dims.
+        dims: Sizes the user chose. That of the current length is taken for the prompt, that of the past for the first
+            past of a model that only steps.
+        run: Runs the model.
+        steps: Steps after the prefill.
+    """
+    pairs = cache_pairs(info)
+    if not pairs:
+        return "no input is named like the past of a decoder with an output that continues it"
+    try:
+        return _Planner(info, pairs, make_maker, dims, run).plan(steps)
+    except _NotSolved as error:
+        return str(error)
+
+
+class _Planner:
+    """One search."""
+
+    def __init__(
+        self,
+        info: SessionInfo,
+        pairs: tuple[tuple[Port, Port], ...],
+        make_maker: MakeMaker,
+        dims: Mapping[str, int],
+        run: Runner,
+    ) -> None:
+        self._pairs = pairs
+        self._run = run
+        self._pasts = {past.name for past, _ in pairs}
+        self._rest = [port for port in info.inputs if not port.overridable and port.name not in self._pasts]
+        self._sizes = self._sort(pairs)
+        lengths = {*self._sizes.past, *self._sizes.current, *self._sizes.others}
+        self._given = {name: size for name, size in dims.items() if name not in lengths}
+        self._prompt = next((dims[key] for key in self._sizes.current if key in dims), None)
+        self._first_past = next((dims[key] for key in self._sizes.past if key in dims), None)
+        self._maker = make_maker(self._given)
+
+    def plan(self, steps: int) -> Generation:
+        """Find the sizes and make the inputs."""
+        if not self._sizes.past:
+            raise _NotSolved("the length of the past is fixed, so nothing can be fed back")
+        relation, grown = self._solve()
+        by_step = self._one_token()
+        failure = "no prompt runs"
+        prompts = (self._prompt,) if self._prompt else _PROMPTS
+        for prompt in prompts if not by_step else ():
+            for empty in (0, 1):
+                try:
+                    return self._generation(relation, grown, empty, prompt, steps)
+                except ExecutionError as error:
+                    failure = str(error)
+        if not by_step:
+            raise _NotSolved(failure)
+        for past in (self._first_past,) if self._first_past else _PROMPTS:
+            try:
+                return self._generation(relation, grown, past, 0, steps)
+            except ExecutionError as error:
+                failure = str(error)
+        raise _NotSolved(failure)
+
+    def _sort(self, pairs: tuple[tuple[Port, Port], ...]) -> _Sizes:
+        tokens = next((port for port in self._rest if len(port.shape) >= 2 and not _is_extra(port)), None)
+        ids = self._keys(tokens) if tokens is not None else {}
+        batch = [key for axis, key in ids.items() if axis == 0]
+        current = [key for axis, key in ids.items() if axis == 1]
+        past: dict[str, None] = {}
+        for port, _ in pairs:
+            free = {axis: key for axis, key in self._keys(port).items() if key not in (*batch, *current)}
+            if len(free) > 1:
+                told = {axis: key for axis, key in free.items() if re.search("past|seq|len|cache", key.split("#")[-1])}
+                free = told or {max(free): free[max(free)]}
+                batch += [key for key in self._keys(port).values() if key not in (*free.values(), *batch, *current)]
+            past |= dict.fromkeys(free.values())
+        everything = dict.fromkeys(key for port in self._rest for key in self._keys(port).values())
+        others = [key for key in everything if key not in (*batch, *current, *past)]
+        return _Sizes(list(past), current, list(dict.fromkeys(batch)), others)
+
+    def _keys(self, port: Port) -> dict[int, str]:
+        """Axis -> key of every free size of an input, as `SizeSpace` names them."""
+        return {
+            axis: dim if isinstance(dim, str) and dim else f"{port.name}#{axis}"
+            for axis, dim in enumerate(port.shape)
+            if not (isinstance(dim, int) and dim > 0)
+        }
+
+    def _one_token(self) -> bool:
+        """True for a model that takes a fixed number of tokens, so only steps."""
+        return not self._sizes.current
+
+    def _assignment(self, relation: tuple[str, ...], past: int, current: int) -> dict[str, int]:
+        sizes = self._sizes
+        other = {"total": past + current, "current": current, "past": past, "one": 1}
+        keys = dict.fromkeys(self._maker.space.keys, 1)
+        chosen = {
+            **keys,
+            **dict.fromkeys(sizes.batch, 1),
+            **dict.fromkeys(sizes.past, past),
+            **dict.fromkeys(sizes.current, current),
+            **{key: other[what] for key, what in zip(sizes.others, relation, strict=True)},
+        }
+        return {key: size for key, size in chosen.items() if key not in self._given}
+
+    def _relations(self) -> Iterator[tuple[str, ...]]:
+        count = len(self._sizes.others)
+        choices = ("total", "current", "past", "one")
+        if count <= 2:
+            yield from itertools.product(choices, repeat=count)
+        else:
+            yield from (((what,) * count) for what in choices)
+
+    def _solve(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """What the other sizes count, and the pairs that grow by the tokens taken in."""
+        failure = ""
+        current = _TOKENS_AT_FIRST if not self._one_token() else 1
+        for relation in self._relations():
+            try:
+                feed = self._inputs(relation, _PAST_AT_FIRST, current, with_past=True)
+                outputs = self._run(feed)
+            except ExecutionError as error:
+                failure = failure or str(error)
+                continue
+            grown = tuple(
+                (past.name, present.name)
+                for past, present in self._pairs
+                if _grows(np.shape(feed[past.name]), np.shape(outputs[present.name]), current)
+            )
+            if grown:
+                return relation, grown
+            failure = "no cache grows by the tokens that are taken in"
+        raise _NotSolved(failure or "no sizes were found on which the decoder runs")
+
+    def _generation(
+        self, relation: tuple[str, ...], grown: tuple[tuple[str, str], ...], past: int, prompt: int, steps: int
+    ) -> Generation:
+        """All inputs, tried once; `prompt` 0 is a model that only steps.
+
+        Raises:
+            ExecutionError: The model does not run on them.
+        """
+        first = self._inputs(relation, past, prompt, with_past=True) if prompt else None
+        held = past + prompt
+        made = [self._inputs(relation, held + step, 1, with_past=False) for step in range(steps)]
+        start_at = self._inputs(relation, held, 1, with_past=True)
+        fixed = {name for name in self._pasts if name not in dict(grown)}
+        start = {name: value for name, value in start_at.items() if name in (self._pasts if first is None else fixed)}
+        last = self._inputs(relation, held + max(0, steps - 1), 1, with_past=True)
+        if first is not None:
+            self._run(first)
+        self._run(last)
+        batch = next((self._maker.space.given.get(key, 1) for key in self._sizes.batch), 1)
+        return Generation(grown, first, tuple(made), start, batch, prompt or past)
+
+    def _inputs(self, relation: tuple[str, ...], past: int, current: int, *, with_past: bool) -> dict[str, Data]:
+        only = None if with_past else frozenset(port.name for port in self._rest)
+        values = self._maker.feed("decode", self._assignment(relation, past, current), only=only).values
+        for port in self._rest:
+            values[port.name] = _extra(port, values[port.name], past, current)
+        return values
+
+
+def _grows(before: tuple[int, ...], after: tuple[int, ...], by: int) -> bool:
+    changes = [now - was for was, now in zip(before, after, strict=False) if now != was]
+    return len(before) == len(after) and changes == [by]
+
+
+def _is_extra(port: Port) -> bool:
+    return re.search("mask|position|token_type|segment|cache|seqlens|total_seq", port.name.lower()) is not None
+
+
+def _extra(port: Port, value: Any, past: int, current: int) -> Any:
+    """What a generation gives for masks, positions and the like; other inputs stay as they were made."""
+    low, dtype = port.name.lower(), numpy_dtype(port.type)
+    if not _is_extra(port) or dtype is None or not isinstance(value, np.ndarray):
+        return value
+    if "use_cache" in low:
+        return np.full(value.shape, past > 0, dtype)
+    if "position" in low and dtype.kind in "iu" and value.ndim:
+        return np.broadcast_to(np.arange(past, past + value.shape[-1], dtype=dtype), value.shape).copy()
+    if "mask" in low:
+        return np.zeros_like(value) if dtype.kind == "f" and value.ndim > 2 else np.ones_like(value)
+    if "seqlens" in low:
+        return np.full(value.shape, past + current - 1, dtype)
+    if "total_seq" in low:
+        return np.full(value.shape, past + current, dtype)
+    return np.zeros_like(value) if "token_type" in low or "segment" in low else value
+
+
+def shortened(generation: Generation, steps: int) -> Generation:
+    """The same with fewer steps."""
+    return replace(generation, steps=generation.steps[:steps])
