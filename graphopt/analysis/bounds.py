@@ -22,8 +22,8 @@ _BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 )
 
-_TRIED = 64
-"""Up to this size it is tried whether a window fits."""
+_TRIED = 256
+"""So many sizes it is tried whether a window fits, from the one on that the windows before it need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ def required(graph: Graph) -> dict[str | tuple[str | int, ...], int]:
             if is_nonnegative(room) or len(symbols(room)) != 1:
                 continue
             (symbol,) = symbols(room)
-            sizes = range(symbol.least, symbol.least + _TRIED)
-            fitting = next((size for size in sizes if _may_fit(room, symbol, size)), symbol.least)
-            found[symbol.key] = max(fitting, found.get(symbol.key, symbol.least))
+            known = found.get(symbol.key, symbol.least)
+            sizes = range(known, known + _TRIED)
+            found[symbol.key] = next((size for size in sizes if _may_fit(room, symbol, size)), known)
     return found
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from onnx import ValueInfoProto
 
 from graphopt.analysis import onnx_inference
-from graphopt.analysis.bounds import Doubt, certainly_fails, doubts, live_nodes, required
+from graphopt.analysis.input_bounds import find_bounds
+from graphopt.analysis.known import Known, forget, values_inside
 from graphopt.analysis.requirements import equations
 from graphopt.analysis.shapes import TRANSFERS, UNKNOWN, Fact, Facts, bodies
 from graphopt.ir import (
@@ -38,10 +39,6 @@ _CALLED_NODES = 200_000
 """How many nodes of local functions may be visited at their calls: functions that call functions grow fast."""
 _ROUNDS = 4
 """How often equations are looked for: each round of inference may show others."""
-_BOUND_ROUNDS = 12
-"""How often bounds of dims are looked for: what one layer shows makes the shapes of the next plain."""
-_FRUITLESS_TRIALS = 4
-"""After so many dims in a row of which nothing could be proved no more are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +94,13 @@ class Inference:
             self.run_graph(self.model.graph)
             if not self._is_started:
                 self._is_started = True
-                self._find_bounds()
+                find_bounds(self)
                 self._find_equations()
 
     def run_graph(self, graph: Graph) -> None:
         """Infer one graph, operators in topological order, bodies with their owners."""
         for node in graph.order():
-            self._infer(node)
+            self.infer(node)
 
     def visit(self, node: Node, graph: Graph | None = None) -> None:
         """Infer the results of one node from its operands and attributes, its bodies included.
@@ -115,16 +112,17 @@ class Inference:
         if node.kind is not Kind.OPERATOR:
             return
         if node.graph is not None:
-            self._infer(node)
+            self.infer(node)
             return
         # Parameters are read by the opsets of the node's graph, so it is lent one.
         node.graph, self._detached = self.model.graph if graph is None else graph, node
         try:
-            self._infer(node)
+            self.infer(node)
         finally:
             node.graph = self._detached = None
 
-    def _infer(self, node: Node) -> None:
+    def infer(self, node: Node) -> None:
+        """Infer the results of a node of a graph."""
         for value, fact in zip(node.results, self._facts(node), strict=False):
             self.refine(value, fact)
 
@@ -195,79 +193,27 @@ class Inference:
     @contextmanager
     def _trial(self, graph: Graph) -> Iterator[None]:
         """Forget what is known inside a graph; afterwards it is all as before."""
-        values = list(_values_inside(graph))
-        saved = [(value.type, value.elements) for value in values]
+        values = list(values_inside(graph))
+        with self.supposing() as saved:
+            saved.update((value, (value.type, value.elements)) for value in values)
+            forget(values)
+            yield
+
+    @contextmanager
+    def supposing(self) -> Iterator[Known]:
+        """Nothing is recorded; what is known of the values in the mapping is afterwards what it says."""
+        saved: Known = {}
         conflicts, silent = len(self.conflicts), self._is_silent
         self._is_silent = True
         self.trial_depth += 1
         try:
-            _forget(values)
-            yield
+            yield saved
         finally:
             self._is_silent = silent
             self.trial_depth -= 1
             del self.conflicts[conflicts:]
-            for value, (type, elements) in zip(values, saved, strict=True):
+            for value, (type, elements) in saved.items():
                 value.type, value.elements = type, elements
-
-    # --- bounds of dims -----------------------------------------------------------------------------------------------
-
-    def _find_bounds(self) -> None:
-        """Find sizes of input dims with which no run succeeds, and infer again with that knowledge."""
-        graph = self.model.graph
-        proved = self._require(graph)
-        for _ in range(_BOUND_ROUNDS):
-            proved = self._settle_doubts(graph) or proved
-            if not proved:
-                return
-            _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
-            self.run_graph(graph)
-            proved = False  # what is plain now may raise other doubts
-
-    def _settle_doubts(self, graph: Graph) -> bool:
-        """Whether any question that shapes raise was answered."""
-        proved = False
-        tries = {True: _FRUITLESS_TRIALS, False: _FRUITLESS_TRIALS}
-        for doubt in doubts(graph):
-            dims = [dim for value in graph.inputs for dim in value.shape or ()]
-            symbol = next((dim for dim in dims if isinstance(dim, Symbol) and dim.key == doubt.key), None)
-            kind = doubt.most is None
-            if symbol is None or not doubt.is_open(symbol) or not tries[kind]:
-                continue
-            is_settled = self._settle(graph, doubt, symbol)
-            proved = is_settled or proved
-            tries[kind] = _FRUITLESS_TRIALS if is_settled else tries[kind] - 1
-        return proved
-
-    def _require(self, graph: Graph) -> bool:
-        """Whether convolutions tell how small input dims cannot be; the inputs say so from now on."""
-        least = required(graph)
-        for value in graph.inputs:
-            for dim in value.shape or ():
-                if isinstance(dim, Symbol) and least.get(dim.key, 0) > dim.least:
-                    known = Symbol(dim.key, dim.label, least[dim.key], dim.most)
-                    graph.retype(value, _with_dim(value.type, dim, known))
-        return bool(least)
-
-    def _settle(self, graph: Graph, doubt: Doubt, symbol: Symbol) -> bool:
-        """Whether the model is sure to fail if the answer were no; the inputs say so from now on."""
-        types = [value.type for value in graph.inputs]
-        with self._trial(graph):
-            for value, type in zip(graph.inputs, types, strict=True):
-                value.type = _with_dim(type, symbol, doubt.denied(symbol))
-            if not self._finds_failure(graph):
-                return False
-        for value in graph.inputs:
-            graph.retype(value, _with_dim(value.type, symbol, doubt.affirmed(symbol)))
-        return True
-
-    def _finds_failure(self, graph: Graph) -> bool:
-        live = live_nodes(graph)
-        for node in graph.order():
-            if node in live and certainly_fails(node):
-                return True
-            self._infer(node)
-        return False
 
     # --- equations ----------------------------------------------------------------------------------------------------
 
@@ -286,7 +232,7 @@ class Inference:
                 fact = self._simplify(Fact(value.type, None))
                 if fact.type is not None and fact.type is not value.type:
                     graph.retype(value, fact.type)
-            _forget([value for value in _values_inside(graph) if value.producer.kind is Kind.OPERATOR])
+            forget([value for value in values_inside(graph) if value.producer.kind is Kind.OPERATOR])
             self.run_graph(graph)
 
     def _simplify(self, fact: Fact) -> Fact:
@@ -406,24 +352,3 @@ class Inference:
                 for name, dim in zip(names, value.type.shape, strict=True)
             )
             self.model.graph.retype(value, TensorType(value.type.dtype, dims))
-
-
-def _values_inside(graph: Graph) -> Iterator[Value]:
-    """Every value of a body and the bodies below it that is inferred."""
-    for inner in (graph, *graph.bodies_inside()):
-        for node in inner.all_nodes():
-            if node.kind in (Kind.OPERATOR, Kind.INPUT):
-                yield from node.results
-
-
-def _forget(values: list[Value]) -> None:
-    """Leave of types only what the file says."""
-    for value in values:
-        value.elements = None
-        value.type = TensorType(value.type.dtype) if isinstance(value.type, TensorType) else value.type
-
-
-def _with_dim(type: Type | None, symbol: Symbol, dim: Dim) -> Type | None:
-    if not isinstance(type, TensorType) or type.shape is None or symbol not in type.shape:
-        return type
-    return TensorType(type.dtype, tuple(dim if known is symbol else known for known in type.shape))

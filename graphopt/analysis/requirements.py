@@ -2,7 +2,6 @@
 
 A product of matrices refuses inner dims that differ. So the size that a Reshape leaves for -1 before a layer with 128
 inputs is 128, whatever the dims of the inputs; the expression that inference has found for it may stand for that.
-And a Reshape to fixed sizes takes one number of elements: a model that was exported for one image is run on one.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from collections.abc import Iterator
 
 from graphopt.analysis.bounds import live_nodes
 from graphopt.analysis.ratios import Factors, known_sizes, quotient_of
-from graphopt.analysis.shapes.common import contents
 from graphopt.ir import Dim, Expr, Graph, Node, Shape, Symbol
-from graphopt.ir.symbol import Application, Atom, Integer, product_of
+from graphopt.ir.symbol import Application, Atom, Integer
 from graphopt.ir.symbol_expr import order_key
 from graphopt.ir.symbol_facts import parts_of
 
@@ -29,7 +27,7 @@ def equations(graph: Graph) -> dict[Atom, Integer]:
     live = live_nodes(graph)
     found: dict[Atom, Integer] = {}
     for node in graph.nodes():
-        for left, right in _equal(node) if node in live else ():
+        for left, right in _inner_dims(node) if node in live else ():
             solved = None if left is None or right is None else _solved(left, right)
             if solved is not None and solved[0] not in found:
                 found[solved[0]] = solved[1]
@@ -41,20 +39,16 @@ def equations(graph: Graph) -> dict[Atom, Integer]:
     return found
 
 
-def _equal(node: Node) -> Iterator[tuple[Dim, Dim]]:
-    """Pairs of sizes that an operator demands to be equal."""
-    if node.op_type not in ("Gemm", "MatMul", "Reshape") or not node.is_op(node.op_type):
+def _inner_dims(node: Node) -> Iterator[tuple[Dim, Dim]]:
+    if node.op_type not in ("Gemm", "MatMul") or not node.is_op(node.op_type):
         return
     left, right = (None if value is None else value.shape for value in node.operands[:2])
-    if node.op_type == "Reshape":
-        target = contents(node.operand(1))
-        if left is not None and target is not None and all(isinstance(size, int) and size > 0 for size in target):
-            yield product_of(left), product_of(target)
-    elif left and right:
-        if node.op_type == "Gemm":
-            yield from _of_gemm(node, left, right)
-        else:
-            yield left[-1], right[-2] if len(right) > 1 else right[0]
+    if not left or not right:
+        return
+    if node.op_type == "Gemm":
+        yield from _of_gemm(node, left, right)
+    else:
+        yield left[-1], right[-2] if len(right) > 1 else right[0]
 
 
 def _of_gemm(node: Node, left: Shape, right: Shape) -> Iterator[tuple[Dim, Dim]]:
@@ -82,11 +76,10 @@ def _alone(expr: Expr, value: Integer) -> tuple[Atom, Integer] | None:
         return None
     ((monomial, factor),) = terms.items()
     atom = monomial[0]
-    if len(monomial) != 1 or atom in parts_of(value):
+    if len(monomial) != 1 or not isinstance(atom, Application) or atom in parts_of(value):
         return None
     if isinstance(value, Expr):
-        is_plain = factor == 1 and not constant and len(str(atom)) <= _MOST_TEXT
-        return (atom, value) if is_plain and isinstance(atom, Application) else None
+        return (atom, value) if factor == 1 and not constant and len(str(atom)) <= _MOST_TEXT else None
     return (atom, (value - constant) // factor) if (value - constant) % factor == 0 else None
 
 
