@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from typing import Any
 import onnx
 from common import bodies, measure, quiet_environment
 
-from graphopt.runtime.session import AS_USERS, Session, resolve_provider
+from graphopt.runtime.placement import copies_in, graph_here
+from graphopt.runtime.session import AS_USERS, resolve_provider
 
 HERE = Path(__file__).resolve().parent
-COPIES = ("MemcpyFromHost", "MemcpyToHost")
 
 
 def operators(model: onnx.ModelProto) -> Counter[str]:
@@ -39,18 +38,9 @@ def operators(model: onnx.ModelProto) -> Counter[str]:
 
 def runtime_graph(model: Path, provider: str) -> dict[str, Any]:
     """Load a model with the runtime's default optimization; return what the graph that runs consists of."""
-    with tempfile.TemporaryDirectory(prefix="graphopt-runtime-graph-") as folder:
-        target = Path(folder) / "runs.onnx"
-        settings = AS_USERS.but(provider=resolve_provider(provider), threads=1, optimized_path=str(target))
-        session = Session(str(model), settings)
-        ran = session.info.providers[0]
-        counts = operators(onnx.load(target, load_external_data=False))
-    return {
-        "provider": ran,
-        "nodes": counts.total(),
-        "copies": sum(counts[name] for name in COPIES),
-        "operators": dict(counts.most_common()),
-    }
+    settings = AS_USERS.but(provider=resolve_provider(provider), threads=1)
+    ran, counts = graph_here(str(model), settings)
+    return {"provider": ran, "nodes": sum(counts.values()), "copies": copies_in(counts), "operators": counts}
 
 
 def ask(model: Path, provider: str = "cpu", timeout: float = 300.0) -> dict[str, Any]:

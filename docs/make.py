@@ -39,7 +39,7 @@ _MANY = 25
 """Options from which on they stand under headings."""
 FAMILIES = {
     "What nobody needs": ("pruning", "common_subexpressions", "branches", "loops"),
-    "Constants and shapes": ("constant_folding", "shapes", "lookups"),
+    "Constants and shapes": ("constant_folding", "shapes", "shape_readers", "single_numbers", "fills", "lookups"),
     "Operators that do nothing": (
         "identities",
         "trivial_arithmetic",
@@ -64,11 +64,16 @@ FAMILIES = {
         "slicing",
         "concatenation",
         "splitting",
+        "overwriting",
+        "stacking",
+        "sequences",
         "hoisting",
         "movements",
         "padding",
         "casts",
         "views",
+        "viewed_products",
+        "twin_views",
         "layout",
     ),
     "Layers and their weights": (

@@ -1,4 +1,4 @@
-"""What README's three lines call: `optimize`, `verify` and `benchmark`."""
+"""What README's three lines call, and what the command line does: `optimize`, `verify`, `benchmark`, `sweep`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphopt.analysis.inference import Inference
 from graphopt.errors import OpsetError, UsageError
 from graphopt.ir import Graph, Model
+from graphopt.measurements import Benchmark, Sweep
 from graphopt.onnxio import load, save, to_proto, write_model
 from graphopt.onnxio.cutting import around as surroundings
 from graphopt.onnxio.cutting import needed_inputs
@@ -19,7 +20,7 @@ from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import Context, MetaOptimizer, Options, Registry, Selection, load_registry
 from graphopt.pipeline.meta import AfterPass, Progress
-from graphopt.measurements import Benchmark
+from graphopt.pipeline.origins import Origins
 from graphopt.records import OptimizeReport, Verification
 from graphopt.report.explanation import Explanation, Observations, choose, explain_item
 from graphopt.rewrite import LEVELS
@@ -43,12 +44,14 @@ class Result:
         graph: The optimized main graph.
         report: Passes, rewrites, sizes.
         names: What became of every name.
+        origins: Which rule each node that came or went is due to.
         verification: The verdict on the result, None if none was asked for.
     """
 
     graph: Graph
     report: OptimizeReport
     names: NameMap
+    origins: Origins
     verification: Verification | None = None
 
     @property
@@ -194,7 +197,8 @@ def optimize(
             prepare(graph)
     before = operators(graph.model)
     context = Context(Inference(graph.model, trust_dim_names=trust_dim_names), options, _evaluator(graph.model))
-    with graph.model.listening(names):
+    origins = Origins(graph.model)
+    with graph.model.listening(names), graph.model.listening(origins):
         report = pipeline.run(graph.model, context)
     if opset is not None:
         report = _require_opset(graph.model, report, opset, level)
@@ -206,7 +210,7 @@ def optimize(
         operators_before=before,
         operators_after=operators(graph.model),
     )
-    result = Result(graph, report, names)
+    result = Result(graph, report, names, origins)
     if verify:
         if freeze_initializers:
             verify_options.setdefault("override_defaults", False)
@@ -406,6 +410,19 @@ def benchmark(original: str | os.PathLike[str], rewritten: str | os.PathLike[str
     _require_model(original)
     _require_model(rewritten)
     return runtime.benchmark(original, rewritten, **options)
+
+
+def sweep(original: str | os.PathLike[str], rewritten: str | os.PathLike[str], **options: Any) -> Sweep:
+    """Time two model files against each other at several sizes; see `graphopt.runtime.sweep` for the options.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    from graphopt import runtime
+
+    _require_model(original)
+    _require_model(rewritten)
+    return runtime.sweep(original, rewritten, **options)
 
 
 def _require_model(path: str | os.PathLike[str]) -> None:

@@ -53,8 +53,8 @@ class LatencySide:
         file_bytes: Size of the model, external data included.
         peak_bytes: Peak resident memory of a process that only loads and runs it; None where it is not known.
         first_run_ms: Median of the first run of a session, before any warm-up.
-        device_bytes: Device memory that such a process holds after its runs (the runtime's arena only grows); None where
-            there is no device or it is not known.
+        device_bytes: Device memory that such a process holds after its runs (what the runtime takes it does not give
+            back, so that is the peak); None where there is no device or it is not known.
         unknown: Figure that is missing -> why.
         placement: The graph that really runs; None where it is not known.
         samples: Seconds of every timed run, by session.

@@ -14,6 +14,7 @@ ORDER: tuple[str, ...] = (
     "constant_folding",  # constants and shapes known early let every later pattern match
     "shapes",  # what only a run knows: fewer nodes for it, before these stand between others
     "shape_readers",  # what the plan of all shapes leaves: those that are returned
+    "single_numbers",  # and sizes that no plan knows
     "lookups",  # before the ranges they count with are shared
     "expansions",  # what an operator stretches anyway is not stretched before it
     "identities",  # what does nothing goes before expressions are compared
@@ -34,7 +35,9 @@ ORDER: tuple[str, ...] = (
     "splitting",  # and parts that stay apart
     "overwriting",  # and parts that are written over everything
     "padding",  # slices that are negative pads, pads that layers make by themselves
+    "stacking",  # new axes that parts get one by one, before views are looked at
     "views",  # views of views become one before transposes look for a way past them
+    "twin_views",  # and what is computed of tensors that are viewed anyway
     "viewed_products",  # then products of two of them
     "neutral_elements",  # algebra on what is left: operands that change nothing go first
     "absorbing_elements",  # results that do not depend on an operand
@@ -48,8 +51,10 @@ ORDER: tuple[str, ...] = (
     "constant_chains",  # constants that meet become one
     "meeting_scales",  # and scales that meet through views and products
     "hoisting",  # what every part goes through goes once over the whole; before transposes look for a way
+    "projection_scales",  # scales of attention, while queries and keys have layers of their own
     "parallel_layers",  # layers that read the same value, while each part still goes its own way
     "split_heads",  # heads are made of the whole; before transposes move away from each other
+    "twin_parts",  # and what two parts go through alike
     "movements",  # whole regions at once, when there is no simpler way
     "layout",  # transposes move once everything else stands still
     "batch_normalization",  # weights change once nothing moves between a layer and what scales it
@@ -59,6 +64,7 @@ ORDER: tuple[str, ...] = (
     "projections",  # layers that follow one another, now that nothing stands between
     "normalization_scales",  # and what no layer took
     "rotation_signs",  # late: it changes what rotary embeddings are known by
+    "counters",  # late: lookups know the counters they count with by their sums and products
     "naming",  # last: only what is left needs a name
 )
 """The order in which the passes run, each with its reason."""

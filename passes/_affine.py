@@ -104,6 +104,58 @@ def _is_root(value: Value | None) -> bool:
     return False
 
 
+def completes_normalization(node: Node, value: Value, constant: Value) -> bool:
+    """True if a Mul or Add is the scale or shift, one number for each channel, of a normalization in parts.
+
+    ONNX Runtime makes one operator of all parts, these among them, and of nothing less: even where they change no
+    number, as in a network that was not trained yet, the normalization is slower without them.
+
+    Args:
+        node: The Mul or Add.
+        value: What it scales or shifts.
+        constant: The numbers.
+    """
+    if constant.shape is None or value.shape is None or not 0 < len(constant.shape) < len(value.shape):
+        return False
+    if constant.shape != value.shape[-len(constant.shape) :]:
+        return False
+    if node.op_type == "Add" and value.producer.is_op("Mul"):
+        return any(item is not None and _is_by_variance(item) for item in value.producer.operands)
+    return node.op_type == "Mul" and _is_by_variance(value)
+
+
+def _is_by_variance(value: Value) -> bool:
+    """True if a value was divided by the root of a mean, to which epsilon was added."""
+    node = value.producer
+    if node.is_op("Cast") and node.operands[0] is not None:
+        node = node.operands[0].producer
+    if not node.is_operator or node.op_type not in ("Div", "Mul"):
+        return False
+    for item in node.operands:
+        if item is not None and _is_root(item) and (mean := _under(item, "Sqrt", "Add")) is not None:
+            return any(part is not None and part.producer.is_op("ReduceMean") for part in mean.operands)
+    return False
+
+
+def _under(value: Value, *op_types: str) -> Node | None:
+    """The last of these operators, one under the other, with reciprocals and casts between them passed over."""
+    node, wanted = value.producer, list(op_types)
+    for _ in range(len(op_types) + 2):
+        if not node.is_operator:
+            return None
+        if node.op_type == wanted[0]:
+            del wanted[0]
+            if not wanted:
+                return node
+        elif node.op_type not in ("Reciprocal", "Cast", "Div"):
+            return None
+        below = next((item for item in node.operands if item is not None and item.const is None), None)
+        if below is None:
+            return None
+        node = below.producer
+    return None
+
+
 def is_grouped(value: Value) -> bool:
     """True if a value was normalized in groups where one operator does that: its scale and bias complete it."""
     node = value.producer

@@ -180,4 +180,6 @@ def has_same_types(old: Value, new: Value) -> bool:
     """True if two values have the same element type and rank, and no dim of one is known otherwise in the other."""
     if old.dtype is not new.dtype or old.shape is None or new.shape is None or len(old.shape) != len(new.shape):
         return False
-    return all(same_dim(left, right) or left is None or right is None for left, right in zip(old.shape, new.shape, strict=True))
+    return all(
+        same_dim(left, right) or left is None or right is None for left, right in zip(old.shape, new.shape, strict=True)
+    )

@@ -17,7 +17,7 @@ _LONGEST = 4
 
 def is_known_to_runtime(views: Iterable[Node]) -> bool:
     """True if what these views give may be the queries, keys or values of such an attention."""
-    return any(_is_masked_that_way(scores) for node in views for scores in _products(node.results[0]))
+    return any(is_masked_as_known(scores) for node in views for scores in _products(node.results[0]))
 
 
 def _products(value: Value) -> list[Value]:
@@ -31,7 +31,8 @@ def _products(value: Value) -> list[Value]:
     return found
 
 
-def _is_masked_that_way(scores: Value) -> bool:
+def is_masked_as_known(scores: Value) -> bool:
+    """True if scores are masked in the way the runtime knows."""
     node = _reader(scores)
     is_divided = node is not None and node.is_op("Div")
     if is_divided and node is not None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from graphopt import Expr, Graph, Kind, Node, TensorType, Value
 
 Shape = tuple[int | Expr | None, ...]
+_LAYERS = ("Conv", "ConvTranspose", "Gemm")
+_ACTIVATIONS = ("Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 FIRST = -1
 """The place of what is there before any operator runs."""
 
@@ -43,7 +45,8 @@ class Sources:
         self._by_shape: dict[Shape, list[tuple[int, Value]]] = {}
         self._by_dim: dict[Expr, dict[Shape, None]] = {}
         for value, place in _values(graph, places):
-            if not value.producer.is_operator or value.producer in live or value.producer.graph is not graph:
+            is_there = not value.producer.is_operator or value.producer in live or value.producer.graph is not graph
+            if is_there and not _is_fused(value):
                 self._enter(value, place)
 
     def _enter(self, value: Value, place: int) -> None:
@@ -75,6 +78,15 @@ class Sources:
             return None
         place, value = found[-1]
         return value, place
+
+
+def _is_fused(value: Value) -> bool:
+    """True if a layer's activation is all that reads it: the runtime makes one of the two, unless others read between.
+
+    The activation's result has the same dims.
+    """
+    users = value.users
+    return value.producer.op_type in _LAYERS and len(users) == 1 and users[0].op_type in _ACTIVATIONS
 
 
 def _values(graph: Graph, places: dict[Node, int]) -> Iterator[tuple[Value, int]]:

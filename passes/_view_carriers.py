@@ -146,7 +146,8 @@ def _broadcast_shape(value: Value, change: Change) -> list[Dim] | None:
     seen, inner = change.value.shape or (), change.source.shape or ()
     if value.shape is None or len(value.shape) > len(seen):
         return None
-    own: list[Dim] = [1] * (len(seen) - len(value.shape)) + list(value.shape)
+    ones: list[Dim] = [1] * (len(seen) - len(value.shape))
+    own = [*ones, *value.shape]
     if any(own[axis] != 1 for axis, dim in enumerate(seen) if dim == 1):
         return None
     places, others = _filled(change.value), _filled(change.source)

@@ -18,6 +18,7 @@ from graphopt import (
 )
 from passes._index_grids import COMPARISONS, truth_of
 from passes._proofs import HALVES, same_shape, same_type
+from passes._runtime_embedding import counts_positions
 from passes._storing import erase_dead, may_go
 
 _READ = 1 << 16
@@ -43,6 +44,26 @@ _LONGEST = 256
             z = Add(x, wide)
         }
         """,
+        # Positions of an embedding before an attention: the runtime fuses it all, and knows it by the Expand.
+        """
+        (int64[N, M] ids) => (float[N, M, 2] q, float[N, M, 2] k, float[N, M, 2] v)
+        <float[4, 2] words = {1,2,3,4,5,6,7,8}, float[3, 2] places = {1,2,3,4,5,6}, float[2] g = {1,2}, float[2] h = {1,2},
+         float[2, 2] w = {1,2,3,4}, float[2, 2] u = {4,5,6,7}, float[2, 2] t = {3,2,1,0},
+         int64 o = {0}, int64 i = {1}, int64[1] a = {0}> {
+            s = Shape(ids)
+            n = Gather(s, i)
+            r = Range(o, n, i)
+            p = Unsqueeze(r, a)
+            e = Expand(p, s)
+            f = Gather(words, ids)
+            c = Gather(places, e)
+            b = Add(f, c)
+            y = LayerNormalization(b, g, h)
+            q = MatMul(y, w)
+            k = MatMul(y, u)
+            v = MatMul(y, t)
+        }
+        """,
     ],
 )
 def needless_expands(graph: Graph, context: Context) -> None:
@@ -53,7 +74,11 @@ def needless_expands(graph: Graph, context: Context) -> None:
     """
     for op_type in ("Expand", "ConstantOfShape", *COMPARISONS):
         for node in graph.of_kind(op_type):
-            if node.graph is not None and node.has_latest_meaning and may_go(node, context):
+            if node.graph is None or not node.has_latest_meaning or not may_go(node, context):
+                continue
+            if counts_positions(node):
+                context.note("the runtime knows an embedding by its expanded positions")
+            else:
                 _make_small(graph, context, node)
 
 

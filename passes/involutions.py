@@ -173,9 +173,9 @@ def undo_through_moves(graph: Graph, context: Context) -> None:
         for node in graph.of_kind(op_type):
             moves = _moves_before(node)
             inner = moves[-1].operands[0] if moves else None
-            if inner is None or not inner.producer.is_op(op_type) or _stays(node, context):
+            if inner is None or not inner.producer.is_op(op_type) or inner.producer.graph is not graph:
                 continue
-            if not _is_private(moves, node, context) or inner.dtype in HALVES:
+            if _stays(node, context) or not _is_private(moves, node, context) or inner.dtype in HALVES:
                 continue
             with context.rewrite(graph):
                 graph.set_operand(moves[-1], 0, inner.producer.operands[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphopt import Builder, DType, Match, Miss, Value, const, op, rule, var
+from graphopt import Builder, DType, Match, Miss, Node, Value, const, op, rule, symbol, var
 from passes._affine import addend
 from passes._layers import CONVOLUTIONS, Layer, biased_product, layer_of, per_channel, with_output
 from passes._proofs import same_dim, same_shape
@@ -70,6 +70,8 @@ _AHEAD = ("LayerNormalization", "RMSNormalization", "ReduceMean", "SimplifiedLay
         "(float[2,3] x, float[3,4] w, float[4] c) => (float[2,4] y) { g = Gemm(x, w)  y = Sum(g, c, c) }",
         "(float[2,3] x, float[3,4] w, float[4] c, float[4] d) => (float[2,4] y) { g = Gemm(x, w, d)  y = Add(g, c) }",
         "(float[2,3] x, float[3,4] w, float[4] c) => (float[2,4] y, float[2,4] g) { g = Gemm(x, w)  y = Add(g, c) }",
+        # There may be nothing to add up: then the runtime takes beta for 1.
+        "(float[2,K] x, float[K,4] w, float[4] c) => (float[2,4] y) { g = Gemm(x, w)  y = Sub(g, c) }",
         # The sum before a normalization, which the runtime fuses with it.
         """(float[2,3] x, float[3,4] w, float[2,4] c, float[4] s) => (float[2,4] y)
            { g = Gemm(x, w)  t = Add(g, c)  y = LayerNormalization(t, s) }""",
@@ -85,8 +87,19 @@ def addend_after_gemm(m: Match, b: Builder) -> Value | Miss:
         return b.no("it may widen the product")
     if any(user.op_type in _AHEAD for user in result.users):
         return b.no("it is the sum that a normalization begins with")
+    if m.root.op_type == "Sub" and not _adds_up(gemm):
+        return b.no("the runtime forgets beta where nothing is added up")
     made: Value = b.like(gemm, m[x], m[w], added, beta=-1.0 if m.root.op_type == "Sub" else 1.0)
     return made
+
+
+def _adds_up(gemm: Node) -> bool:
+    """True if each element of a product is a sum of one number at least."""
+    left, right = gemm.operands[0], gemm.operands[1]
+    if left is None or right is None or left.rank != 2 or right.rank != 2 or not left.shape or not right.shape:
+        return False
+    dims = (left.shape[0 if gemm.param("transA") else 1], right.shape[1 if gemm.param("transB") else 0])
+    return any(dim is not None and symbol.is_positive(dim) for dim in dims)
 
 
 def _broadcasts(value: Value, result: Value) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphopt import Builder, DType, Match, Miss, Value, op, rule, var
+from passes._affine import completes_normalization
 from passes._halves import for_halves, not_of_halves
 from passes._noops import is_fragile_output
 from passes._numbers import is_all
@@ -29,6 +30,13 @@ def _kept(m: Match, b: Builder) -> Value | Miss:
     if is_fragile_output(m.root, value):
         return b.no("the runtime does not load what would be left")
     return value if same_type(value, m.root.result) else b.no("the neutral operand may widen the other one")
+
+
+def _kept_unless_fused(m: Match, b: Builder, constant: Value) -> Value | Miss:
+    """The same, but not where the neutral operand is the scale or shift of a normalization."""
+    if completes_normalization(m.root, m[x], constant):
+        return b.no("the runtime makes one normalization of it and what is before it")
+    return _kept(m, b)
 
 
 def _is_bound(value: Value | None, *, least: bool, bits: bool = False) -> bool:
@@ -113,12 +121,16 @@ def add_minus_zero(m: Match, b: Builder) -> Value | Miss:
         "(float[N] x) => (float[M] y) <float[2] c = {0.0,0.0}> { t = Add(c, x)  y = Exp(t) }",
         "(float[2] x) => (float[2] y) <float[2] c = {0.0,1e-30}> { t = Add(c, x)  y = Exp(t) }",
         "(float[2] x, float[2] z) => (float[2] y) { t = Add(x, z)  y = Exp(t) }",
+        # The shift of a normalization, which the runtime fuses with it and not without it.
+        """(float[2,4] x) => (float[2,4] y) <float[4] g = {2,3,4,5}, float[4] c = {0,0,0,0}, float e = {0.1}>
+           { q = Mul(x, x)  v = ReduceMean<axes = [-1]>(q)  a = Add(v, e)  r = Sqrt(a)  n = Div(x, r)  s = Mul(n, g)
+             y = Add(s, c) }""",
     ],
     numeric="Z",
 )
 def add_zero(m: Match, b: Builder) -> Value | Miss:
     """Plus 0.0 changes nothing but the sign of -0.0."""
-    return _kept(m, b)
+    return _kept_unless_fused(m, b, m[_zero])
 
 
 @rule(
@@ -154,12 +166,16 @@ def subtract_from_zero(m: Match, b: Builder) -> Value | Miss:
         "(float[3] x) => (float[3] y) <float c = {1.0}> { t = Div(c, x)  y = Exp(t) }",
         "(float[2] x) => (float[2] y) <float[2] c = {1.0,1.5}> { t = Mul(x, c)  y = Exp(t) }",
         "(float[2] x) => (float[2] y) <float[2] c = {1.0,-1.0}> { t = Mul(x, c)  y = Exp(t) }",
+        # The scale of a normalization, which the runtime fuses with it and not without it.
+        """(float[2,4] x) => (float[2,4] y) <float[4] c = {1,1,1,1}, float e = {0.1}>
+           { q = Mul(x, x)  v = ReduceMean<axes = [-1]>(q)  a = Add(v, e)  r = Sqrt(a)  n = Div(x, r)
+             y = Mul(n, c) }""",
     ],
 )
 @not_of_halves
 def multiply_by_one(m: Match, b: Builder) -> Value | Miss:
     """Times or divided by 1 changes nothing."""
-    return _kept(m, b)
+    return _kept_unless_fused(m, b, m[_one])
 
 
 multiply_by_one_of_halves = for_halves(multiply_by_one)

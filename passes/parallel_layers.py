@@ -14,7 +14,8 @@ import numpy as np
 
 from graphopt import Builder, Context, Graph, Node, Tensor, Value, graph_pass
 from passes._heads import Heads, has_same_types, heads_of, split
-from passes._layers import LAYERS, Layer, bias_of, biased_product, layer_of, weight_axis
+from passes._constant_products import product_of, readers, weight_of, with_bias_of
+from passes._layers import LAYERS, Layer, bias_of, weight_axis
 from passes._runtime_attention import is_known_to_runtime
 from passes._weights import Array
 
@@ -120,28 +121,24 @@ def one_layer(graph: Graph, context: Context) -> None:
             ends = _next_layers(part.result, graph)
             if ends:
                 found.setdefault((_kind(part), ends, part.layer.operand), []).append(part)
+    merged: dict[tuple[Value, ...], Value] = {}
     for parts in found.values():
         if len(parts) > 1:
-            _merge(graph, context, parts)
+            _merge(graph, context, parts, merged)
 
 
 def _part(node: Node, graph: Graph, context: Context) -> _Part | None:
     """The layer a node is, if nobody else reads what would go away."""
-    weight = node.operand(1)
-    if node.is_pinned or context.keeps(node) or weight is None or len(weight.uses) != 1:
-        return None
-    layer = layer_of(node)
-    if isinstance(layer, str) or layer.place != 1 or layer.weight.rank != 2 or not layer.channels:
+    layer = None if node.is_pinned or context.keeps(node) else product_of(node)
+    if layer is None:
         return None
     if node.op_type == "Gemm":
         is_plain = node.param("transA") == 0 and node.param("alpha") == 1.0 and node.param("beta") == 1.0
         return _Part(layer, node.results[0], None) if is_plain and bias_of(layer) is not None else None
     use = node.results[0].sole_use()
-    add = None if use is None or use[0].graph is not graph else use[0]
-    if add is None or not (add.is_op("Add") or add.is_op("Sub")) or add.is_pinned or context.keeps(add):
-        return _Part(layer, node.results[0], None)
-    biased = biased_product(add, node)
-    if isinstance(biased, str):
+    add = None if use is None or use[0].graph is not graph or use[0].is_pinned or context.keeps(use[0]) else use[0]
+    biased = None if add is None else with_bias_of(layer, add)
+    if add is None or biased is None:
         return _Part(layer, node.results[0], None)
     return _Part(biased, add.results[0], add)
 
@@ -172,9 +169,12 @@ def _next_layers(value: Value, graph: Graph) -> tuple[int, ...]:
     return tuple(sorted(ends))
 
 
-def _merge(graph: Graph, context: Context, parts: list[_Part]) -> None:
+def _merge(graph: Graph, context: Context, parts: list[_Part], merged: dict[tuple[Value, ...], Value]) -> None:
+    """Merge layers, unless that saves nothing; those that share their weights share the new one, too."""
     nodes = [part.layer.node for part in parts]
     if any(node.graph is not graph for node in nodes) or len({part.result for part in parts}) < len(parts):
+        return
+    if not _are_shared_alike(parts):
         return
     if sum(part.layer.weight.nbytes for part in parts) > _LARGEST:
         context.note("layers that read the same value were left apart: their weights are very large")
@@ -192,7 +192,7 @@ def _merge(graph: Graph, context: Context, parts: list[_Part]) -> None:
     if saved < 1 or _is_fused(heads, results):
         return
     b = context.builder(graph)
-    whole = _built(b, parts)
+    whole = _built(b, parts, merged)
     values = split(b, whole, widths, (results[0].rank or 1) - 1) if heads is None else heads.build(b, whole)
     olds = results if heads is None else [view.results[0] for view in heads.last]
     if not all(map(has_same_types, olds, values)):
@@ -202,6 +202,8 @@ def _merge(graph: Graph, context: Context, parts: list[_Part]) -> None:
     with context.rewrite(graph):
         for made in b.nodes:
             graph.insert(made, rank=rank)
+        layer = next(made for made in b.nodes if made.op_type == nodes[0].op_type)
+        merged[tuple(weight_of(part.layer) for part in parts)] = layer.operands[1]  # type: ignore[assignment]
         for old, new in zip(olds, values, strict=True):
             graph.replace_uses(old, new)
         for node in gone:
@@ -216,15 +218,29 @@ def _is_fused(heads: Heads | None, results: Sequence[Value]) -> bool:
     return is_known_to_runtime(node for node in views if node.is_op("Transpose"))
 
 
-def _built(b: Builder, parts: list[_Part]) -> Value:
+def _are_shared_alike(parts: list[_Part]) -> bool:
+    """True if whoever reads one of the weights reads them all, so that none of them stays."""
+    weights = [weight_of(part.layer) for part in parts]
+    if len(set(weights)) < len(weights):
+        return False
+    shared = [
+        sorted(node.operands[0].producer.serial for node in readers(weight) if node.operands[0]) for weight in weights
+    ]
+    return bool(shared[0]) and all(item == shared[0] for item in shared)
+
+
+def _built(b: Builder, parts: list[_Part], merged: dict[tuple[Value, ...], Value]) -> Value:
     """The layer of all output channels."""
     first = parts[0].layer
     axis = weight_axis(first)
     tensors = [part.layer.weight for part in parts]
     shape = list(first.weight.shape)
     shape[axis] = sum(part.width for part in parts)
-    # Put together when it is written, so that no weight is read before.
-    weight = b.constant(Tensor(first.dtype, tuple(shape), lambda: _joined(tensors, axis)))
+    key = tuple(weight_of(part.layer) for part in parts)
+    weight = merged.get(key)
+    if weight is None:
+        # Put together when it is written, so that no weight is read before.
+        weight = b.constant(Tensor(first.dtype, tuple(shape), lambda: _joined(tensors, axis)))
     is_biased = any(part.is_biased for part in parts)
     bias = Tensor.from_numpy(np.concatenate([_bias(part) for part in parts]).astype(first.dtype.numpy), first.dtype)
     operands = [first.operand, weight]

@@ -12,6 +12,7 @@ from passes._concats import parts_of
 from passes._proofs import axis_of, same_dim
 from passes._selections import (
     Cuts,
+    Selection,
     cuts_of,
     selected,
     selection_of,
@@ -184,11 +185,30 @@ _CHOICE = op.one_of("Slice", "Gather")(x, ...)
            { u = Slice(x, s, e)  v = Gather(u, i)  y = Relu(v) }""",
         """(float[9,4] x) => (float[6] y) <int64[1] s = {2}, int64[1] e = {8}, int64 i = {-1}>
            { u = Slice(x, s, e)  v = Gather<axis = 1>(u, i)  y = Relu(v) }""",
+        # The first choice is needed anyway.
+        """(float[9,4] x) => (float[4] y, float[6,4] z) <int64[1] s = {2}, int64[1] e = {8}, int64 i = {-1}>
+           { z = Slice(x, s, e)  v = Gather(z, i)  y = Relu(v) }""",
     ],
+    keep=(_CHOICE,),
 )
 def merge_selections(m: Match, b: Builder) -> Value | Miss:
     """A choice of places from a choice along the same axis is one choice."""
-    second, first = selection_of(m.root.results[0]), selection_of(m[_CHOICE])
-    if first is None or second is None or first.axis != second.axis or not first.keeps_axis:
-        return b.no("the places are not known, or along different axes")
+    first = selection_of(m[_CHOICE])
+    if first is None or not first.keeps_axis or m.node(_CHOICE).is_pinned:
+        return b.no("the places of the first are not known, or it is kept by name")
+    chosen = {user: _chosen(user, m[_CHOICE], first) for user in m[_CHOICE].users}
+    second = chosen[m.root]
+    if second is None or None in chosen.values():
+        return b.no("the places are not known, or along different axes, or the first choice is needed by others")
     return selected(b, m[x], first.axis, first.places[second.places], second.keeps_axis)
+
+
+def _chosen(user: Node, value: Value, first: Selection) -> Selection | None:
+    if (
+        user.op_type not in ("Gather", "Slice")
+        or user.graph is not value.producer.graph
+        or user.operand(0) is not value
+    ):
+        return None
+    second = selection_of(user.results[0])
+    return second if second is not None and second.axis == first.axis else None

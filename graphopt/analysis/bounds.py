@@ -15,12 +15,13 @@ from itertools import combinations
 from graphopt.analysis.shapes.common import contents, count_of, static
 from graphopt.analysis.shapes.windows import room_of_conv
 from graphopt.ir import Dim, Expr, Graph, Node, Shape, Symbol
-from graphopt.ir.symbol import Application, Integer, is_nonnegative, never_equal, substitute, symbols
+from graphopt.ir.symbol import Application, Integer, is_nonnegative, is_positive, never_equal, substitute, symbols
 from graphopt.ir.symbol_facts import parts_of
 
-_BROADCASTING = frozenset(
+BROADCASTING = frozenset(
     {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 )
+"""Operators whose operands must broadcast to one another."""
 
 _TRIED = 256
 """So many sizes it is tried whether a window fits, from the one on that the windows before it need."""
@@ -82,7 +83,20 @@ def doubts(graph: Graph) -> list[Doubt]:
             for dim in value.shape or ():
                 if isinstance(dim, Expr) and dim not in seen:
                     _doubts(dim, seen, found)
+        looked_at = _table_size(node)
+        if isinstance(looked_at, Expr) and not is_positive(looked_at):
+            found.update((Doubt(symbol.key, None), None) for symbol in symbols(looked_at))
     return sorted(found, key=lambda doubt: doubt.most is not None)
+
+
+def _table_size(node: Node) -> Dim:
+    """How much there is to look up in, for a Gather."""
+    if (node.domain, node.op_type) != ("", "Gather"):
+        return None
+    data, axis = node.operand(0), node.param("axis")
+    shape = None if data is None else data.shape
+    is_axis = shape is not None and isinstance(axis, int) and -len(shape) <= axis < len(shape)
+    return shape[axis] if shape is not None and is_axis else None
 
 
 def _doubts(dim: Expr, seen: dict[Expr, None], found: dict[Doubt, None]) -> None:
@@ -129,7 +143,7 @@ def certainly_fails(node: Node) -> bool:
     if node.domain != "" or not node.has_latest_meaning:
         return False
     shapes = [None if value is None else value.shape for value in node.operands]
-    if node.op_type in _BROADCASTING:
+    if node.op_type in BROADCASTING:
         return _cannot_broadcast(shapes)
     if node.op_type == "Expand" and len(shapes) == 2:
         return _cannot_broadcast([shapes[0], contents(node.operand(1))])
@@ -138,7 +152,16 @@ def certainly_fails(node: Node) -> bool:
         if left is None or right is None or len(left) < 2 or len(right) < 2:
             return False
         return isinstance(left[-1], int) and isinstance(right[-2], int) and left[-1] != right[-2]
+    if node.op_type == "Gather" and len(shapes) == 2:
+        return _finds_nothing(node, shapes[0], shapes[1])
     return node.op_type == "Reshape" and _cannot_reshape(node, shapes[0])
+
+
+def _finds_nothing(node: Node, data: Shape | None, indices: Shape | None) -> bool:
+    """True if something is looked up where there is nothing."""
+    if data is None or indices is None or _table_size(node) != 0:
+        return False
+    return all(dim is not None and is_positive(dim) for dim in indices)
 
 
 def _cannot_broadcast(shapes: Sequence[Shape | None]) -> bool:

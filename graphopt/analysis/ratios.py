@@ -13,15 +13,13 @@ from fractions import Fraction
 from math import prod
 from typing import TypeAlias
 
+from graphopt.analysis.bounds import BROADCASTING
 from graphopt.analysis.shapes.common import contents
 from graphopt.ir import Expr, Node, Shape
-from graphopt.ir.symbol import Application, Integer
+from graphopt.ir.symbol import Application, Atom, Integer
 
 Factors: TypeAlias = tuple[Expr, ...]
 """Factors that are no numbers."""
-_BROADCASTING = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "Where", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
-)
 
 
 def quotient_of(dim: Expr) -> tuple[Fraction, Factors, Factors] | None:
@@ -67,12 +65,45 @@ def known_sizes(nodes: Iterable[Node]) -> dict[Application, int]:
             ratios[key] = ratios.get(key, allowed) & allowed
     known: dict[Application, int] = {}
     for key, dims in found.items():
+        least = 0 if stretched(*key) is None else 1
         possible = [
-            ratio for ratio in ratios[key] if all((ratio * factor).denominator == 1 for factor in dims.values())
+            ratio
+            for ratio in ratios[key]
+            if ratio >= least and all((ratio * factor).denominator == 1 for factor in dims.values())
         ]
         if len(possible) == 1:
             known.update((dim, int(possible[0] * factor)) for dim, factor in dims.items())
     return known
+
+
+def not_copied(nodes: Iterable[Node]) -> dict[Application, Integer]:
+    """Sizes that a Reshape would read as "copy this dim" if they were 0, where the dim copied would not fit then.
+
+    Args:
+        nodes: Operators that every run computes.
+    """
+    found: dict[Application, Integer] = {}
+    for node in nodes:
+        for dim, number in _meetings(node):
+            if dim.name == "size_or" and isinstance(dim.args[1], int) and dim.args[1] not in (1, number):
+                size = dim.args[0]
+                assert not isinstance(size, str)
+                found[dim] = size
+    return found
+
+
+def stretched(above: Factors, below: Factors) -> dict[Atom, Integer] | None:
+    """Of sizes above the line those that came of broadcasting those below it, which are no greater; None if not all."""
+    found: dict[Atom, Integer] = {}
+    left = list(below)
+    for size in above:
+        if not isinstance(size, Application) or size.name != "broadcast":
+            continue
+        held = next((other for other in left if other in size.args), None)
+        if held is not None and size not in found:
+            found[size] = held
+            left.remove(held)
+    return None if left else found
 
 
 def _meetings(node: Node) -> Iterator[tuple[Application, int]]:
@@ -93,7 +124,7 @@ def _aligned(node: Node) -> Iterator[list[Integer]]:
         shapes = [None if shape is None else shape[:-2] for shape in shapes]
     elif node.op_type == "Expand":
         shapes = [shapes[0], contents(node.operand(1))]
-    elif node.op_type not in _BROADCASTING:
+    elif node.op_type not in BROADCASTING:
         return
     known = [shape for shape in shapes if shape is not None]
     for place in range(1, max(map(len, known), default=0) + 1):

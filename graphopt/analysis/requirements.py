@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphopt.analysis.bounds import live_nodes
-from graphopt.analysis.ratios import Factors, known_sizes, quotient_of
+from graphopt.analysis.ratios import Factors, known_sizes, not_copied, quotient_of, stretched
 from graphopt.ir import Dim, Expr, Graph, Node, Shape, Symbol
 from graphopt.ir.symbol import Application, Atom, Integer
 from graphopt.ir.symbol_expr import order_key
@@ -26,16 +26,18 @@ def equations(graph: Graph) -> dict[Atom, Integer]:
     """
     live = live_nodes(graph)
     found: dict[Atom, Integer] = {}
-    for node in graph.nodes():
-        for left, right in _inner_dims(node) if node in live else ():
+    needed = [node for node in graph.nodes() if node in live]
+    for node in needed:
+        for left, right in _inner_dims(node):
             solved = None if left is None or right is None else _solved(left, right)
             if solved is not None and solved[0] not in found:
                 found[solved[0]] = solved[1]
                 found.update(_consequences(*solved))
-    for dim, size in known_sizes(node for node in graph.nodes() if node in live).items():
-        if dim not in found:
-            found[dim] = size
-            found.update(_consequences(dim, size))
+    for known in (known_sizes(needed), not_copied(needed)):
+        for dim, size in known.items():
+            if dim not in found:
+                found[dim] = size
+                found.update(_consequences(dim, size))
     return found
 
 
@@ -109,13 +111,5 @@ def _alike(above: Factors, below: Factors) -> dict[Atom, Integer]:
     if len(above) == len(below) == 1 and all(isinstance(size, Symbol) for size in (*above, *below)):
         first, second = sorted((*above, *below), key=order_key)
         return {second: first} if isinstance(second, Atom) else {}
-    found: dict[Atom, Integer] = {}
-    left = list(below)
-    for size in above:
-        held = next((other for other in left if isinstance(size, Application) and other in size.args), None)
-        if held is None or not isinstance(size, Application) or size.name != "broadcast" or size in found:
-            return {}
-        # It is none of those that were broadcast that is less.
-        found[size] = held
-        left.remove(held)
-    return {} if left else found
+    found = stretched(above, below) if len(above) == len(below) else None
+    return found or {}

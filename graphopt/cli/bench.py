@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,41 +22,85 @@ def command(
     value_range: options.Ranges = None,
     data: options.Data = None,
     seed: options.Seed = 0,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="NAME=1,8,32",
+            help="Sizes of a free dim to time at; several give all combinations.",
+            rich_help_panel=options.COMPARISON,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Time throughput, too, with N requests at a time on one session.")
+    ] = 0,
+    decode: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="STEPS", help="Steps after a prefill for decoders with past and present; 0: not timed apart."
+        ),
+    ] = 16,
     threads: Annotated[int, typer.Option(min=0, help="Threads within an operator; 0 is the runtime's default.")] = 0,
     sessions: Annotated[int, typer.Option(min=3, help="Sessions of each side.")] = 5,
-    max_time: Annotated[float, typer.Option(min=0.1, help="Seconds of timing.")] = 30.0,
+    max_time: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for all of it; three sessions of each side are made in any case.")
+    ] = 30.0,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Find out which operators and kernels take the time.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the comparison as .svg, .png or .pdf.")
+    ] = None,
     fail_if_slower: Annotated[
-        float | None, typer.Option(min=0.0, metavar="PERCENT", help="Exit with 5 if surely slower by more than that.")
+        float | None,
+        typer.Option(
+            min=0.0, metavar="PERCENT", help="Exit with 5 if anything measured is surely slower by more than that."
+        ),
     ] = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,
+    verbose: options.Verbose = 0,
     quiet: options.Quiet = False,
 ) -> int:
     """Time two models against each other in one run, alternating, in several sessions each."""
     from graphopt import api
-    from graphopt.report import benchmark_text
+    from graphopt.measurements import Sweep
+    from graphopt.report import benchmark_text, sweep_text
+    from graphopt.report.plot import plot as draw
+    from graphopt.report.plot import require_plotting
 
-    with progress("timing", quiet=quiet or json):
-        result = api.benchmark(
-            str(original),
-            str(rewritten),
-            provider=options.providers(provider),
-            dims=options.sizes(dim, "--dim"),
-            shapes=options.shapes(shape, "--shape"),
-            ranges=options.ranges(value_range),
-            data=data,
-            seed=seed,
-            threads=threads,
-            sessions=sessions,
-            max_time=max_time,
-            custom_ops=options.libraries(custom_ops),
+    settings: dict[str, Any] = {
+        "provider": options.providers(provider),
+        "dims": options.sizes(dim, "--dim"),
+        "shapes": options.shapes(shape, "--shape"),
+        "ranges": options.ranges(value_range),
+        "data": data,
+        "seed": seed,
+        "threads": threads,
+        "sessions": sessions,
+        "max_time": max_time,
+        "concurrency": concurrency,
+        "decode": decode,
+        "profile": profile,
+        "custom_ops": options.libraries(custom_ops),
+    }
+    points = options.sweeps(sweep, settings)
+    if plot is not None:
+        require_plotting(plot)
+    with progress("timing", quiet=quiet or json) as ticker:
+        result = (
+            api.sweep(str(original), str(rewritten), sweep=points, progress=ticker.say, **settings)
+            if points
+            else api.benchmark(str(original), str(rewritten), **settings)
         )
+    measured = list(result.points) if isinstance(result, Sweep) else [result]
+    if plot is not None and any(point.verdict != "not measured" for point in measured):
+        draw(result, plot)
     if json:
         show_json(result.to_json())
     elif not quiet:
-        show(benchmark_text(result))
-    if result.verdict == "not measured":
-        return EXIT_NOT_VERIFIED
-    if fail_if_slower is not None and result.high < 1 - fail_if_slower / 100:
+        text = sweep_text if isinstance(result, Sweep) else benchmark_text
+        show(text(result, verbose=verbose))  # type: ignore[arg-type]
+    if fail_if_slower is not None and any(point.lowest_high() < 1 - fail_if_slower / 100 for point in measured):
         return EXIT_SLOWER
-    return EXIT_OK
+    return EXIT_NOT_VERIFIED if any(point.verdict == "not measured" for point in measured) else EXIT_OK

@@ -15,12 +15,11 @@ from graphopt.cli import plans
 from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, EXIT_USAGE
 from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
+from graphopt.measurements import Benchmark
 from graphopt.onnxio import load, write_model
-from graphopt.onnxio.namemap import NameMap
 from graphopt.onnxio.save import Staged, require_no_data_file, stage
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import load_registry
-from graphopt.measurements import Benchmark
 from graphopt.records import OptimizeReport, Verification
 
 Say = Callable[[str], None]
@@ -136,11 +135,11 @@ def _run(job: Job, say: Say) -> Outcome:
             original = stage(prepared, f"{job.target}.original", external_data="reference" if has_files else None)
             stack.callback(original.discard)
             reference = original.path
-        return _judge_and_write(job, report, result.names, staged, reference, say)
+        return _judge_and_write(job, report, result, staged, reference, say)
 
 
 def _judge_and_write(
-    job: Job, report: OptimizeReport, names: NameMap, staged: Staged, reference: str, say: Say
+    job: Job, report: OptimizeReport, result: api.Result, staged: Staged, reference: str, say: Say
 ) -> Outcome:
     verification, benchmark, code = None, None, EXIT_OK
     target = job.target
@@ -155,12 +154,13 @@ def _judge_and_write(
                 target = unverified_path(job.target)
     if job.bench is not None:
         say("timing against the original")
-        benchmark = runtime.benchmark(reference, staged.path, **job.bench)
+        touched = runtime.Touched(result.origins.erased, result.origins.inserted)
+        benchmark = runtime.benchmark(reference, staged.path, touched=touched, **job.bench).without_samples()
         if job.min_speedup is not None and not benchmark.low >= job.min_speedup:
             return Outcome(job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark)
     staged.commit(target)
     if job.name_map is not None:
-        _write_json(job.name_map, names.to_json())
+        _write_json(job.name_map, result.names.to_json())
     return Outcome(job, code, target, report=report, verification=verification, benchmark=benchmark)
 
 

@@ -272,6 +272,14 @@ def command(
     max_time: Annotated[
         float, typer.Option(min=0.1, help="With --bench: seconds of timing.", rich_help_panel=options.COMPARISON)
     ] = 30.0,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="With --bench: which operators, kernels and rewrites the time goes to.",
+            rich_help_panel=options.COMPARISON,
+        ),
+    ] = False,
     print_after: Annotated[
         str | None,
         typer.Option(
@@ -340,6 +348,8 @@ def command(
     }
     if min_speedup is not None and not bench:
         raise UsageError("--min-speedup needs --bench")
+    if profile and not bench:
+        raise UsageError("--profile needs --bench")
     for name in disable or ():
         if "/" not in name:
             raise UsageError(f"--disable wants PASS/RULE, not '{name}'; --skip {name} leaves out a whole pass")
@@ -355,7 +365,7 @@ def command(
             "timeout": timeout,
             "override_defaults": not freeze_initializers,
         },
-        "bench": {**feeds, "max_time": max_time} if bench else None,
+        "bench": {**feeds, "max_time": max_time, "profile": profile} if bench else None,
         "save": {"external_data": external_data, "external_threshold": external_threshold},
         "signature": signature,
         "plan_for": followed.model,

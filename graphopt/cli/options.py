@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,13 +93,12 @@ def sizes(items: Iterable[str] | None, option: str) -> dict[str, int]:
     return {name: _integer(value, option, example) for name, value in pairs(items, option, example).items()}
 
 
-def shapes(items: Iterable[str] | None, option: str) -> dict[str, tuple[int, ...]]:
+def shapes(items: Iterable[str] | None, option: str, example: str = "x=1,3,224,224") -> dict[str, tuple[int, ...]]:
     """`INPUT=1,3,224,224` items; an empty list is a scalar.
 
     Raises:
         UsageError: a size is no number that is not negative.
     """
-    example = "x=1,3,224,224"
     return {
         name: tuple(_integer(size, option, example) for size in value.split(",") if size.strip())
         for name, value in pairs(items, option, example).items()
@@ -122,6 +121,23 @@ def ranges(items: Iterable[str] | None) -> dict[str, tuple[float, float]]:
         if not separator or ends[0] > ends[1]:
             raise UsageError(f"--range wants x=0:255, not '{name}={value}'")
         found[name] = ends
+    return found
+
+
+def sweeps(items: Iterable[str] | None, settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """`NAME=1,8,32` items.
+
+    Raises:
+        UsageError: a size is no number that is not negative, or another option decides on the sizes already.
+    """
+    found = shapes(items, "--sweep", "batch=1,8,32")
+    for name, chosen in found.items():
+        if not chosen:
+            raise UsageError(f"--sweep wants batch=1,8,32, and '{name}' has no size")
+        if name in settings["dims"]:
+            raise UsageError(f"--dim and --sweep both name '{name}'; leave one out")
+    if found and settings["data"] is not None:
+        raise UsageError("--data decides on the sizes of the inputs; leave it or --sweep out")
     return found
 
 

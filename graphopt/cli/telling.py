@@ -11,7 +11,7 @@ from graphopt.cli.output import EXIT_OK, Ticker, leave_quietly, progress, show, 
 
 def tell(outcome: Any, *, json: bool, verbose: int, quiet: bool) -> None:
     """Print how a job ended, the problem last."""
-    from graphopt.report import optimize_text
+    from graphopt.report import optimize_text, profile_text
 
     if json:
         show_json(outcome.to_json())
@@ -27,6 +27,9 @@ def tell(outcome: Any, *, json: bool, verbose: int, quiet: bool) -> None:
                 verbose=verbose,
             )
         )
+        if outcome.benchmark is not None and outcome.benchmark.profile is not None:
+            show("")
+            show(profile_text(outcome.benchmark.profile, verbose=verbose))
     message = _problem(outcome)
     if message:
         show_error(message)

@@ -160,6 +160,9 @@ def _benchmark_rows(table: Table, benchmark: Benchmark) -> None:
             f"median {benchmark.original.median_ms:.3f} ms → {benchmark.rewritten.median_ms:.3f} ms, load "
             f"{seconds_text(benchmark.original.load_seconds)} → {seconds_text(benchmark.rewritten.load_seconds)}",
         )
+    for item in benchmark.comparisons:
+        found = f"{item.original:.4g} → {item.rewritten:.4g} {item.unit}, {item.ratio:.3f} times as fast"
+        table.add_row(f"  {item.name}", _line((item.verdict, _VERDICT_STYLE.get(item.verdict, "bold")), f": {found}"))
 
 
 def verification_text(verification: Verification, *, verbose: int = 0) -> RenderableType:
@@ -189,42 +192,6 @@ def verification_text(verification: Verification, *, verbose: int = 0) -> Render
         parts.append(table)
         if len(outputs) < len(verification.outputs):
             parts.append(Text(f"and {len(verification.outputs) - len(outputs)} more outputs; -v shows all"))
-    return Group(*parts)
-
-
-def benchmark_text(benchmark: Benchmark) -> RenderableType:
-    """The comparison: both sides, the ratio with its interval, the verdict."""
-    head = _grid()
-    head.add_row("verdict", _line((benchmark.verdict, _VERDICT_STYLE.get(benchmark.verdict, "bold"))))
-    head.add_row("reason", benchmark.reason)
-    if benchmark.provider:
-        threads = f"{benchmark.threads} threads" if benchmark.threads else "default threads"
-        head.add_row("measured", f"{benchmark.provider}, ONNX Runtime {benchmark.runtime}, {threads}")
-    if benchmark.sizes:
-        head.add_row("inputs", ", ".join(f"{name} {size}" for name, size in list(benchmark.sizes.items())[:6]))
-    for note in benchmark.notes:
-        head.add_row("note", note)
-    if benchmark.runtime_does:
-        done = ", ".join(f"{name} {was} → {now}" for name, (was, now) in list(benchmark.runtime_does.items())[:8])
-        head.add_row("at load", f"the runtime itself does: {done}")
-    parts: list[RenderableType] = [head]
-    if benchmark.original is not None and benchmark.rewritten is not None:
-        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-        for column in ("", "median", "p90", "p99", "runs", "sessions", "load", "file", "peak memory"):
-            table.add_column(column, justify="left" if not column else "right")
-        for side in (benchmark.original, benchmark.rewritten):
-            table.add_row(
-                side.label,
-                f"{side.median_ms:.3f} ms",
-                f"{side.p90_ms:.3f} ms",
-                f"{side.p99_ms:.3f} ms",
-                str(side.runs),
-                str(side.sessions),
-                seconds_text(side.load_seconds),
-                bytes_text(side.file_bytes),
-                "?" if side.peak_bytes is None else bytes_text(side.peak_bytes),
-            )
-        parts.append(table)
     return Group(*parts)
 
 

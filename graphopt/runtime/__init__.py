@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphopt.runtime.diagnosis import doctor
     from graphopt.runtime.evaluate import evaluate_model, evaluate_models
+    from graphopt.runtime.hotspots import Touched
     from graphopt.runtime.judging import judge
     from graphopt.runtime.latency import benchmark
     from graphopt.runtime.sampling import sample
     from graphopt.runtime.support import loads_opset, look_at_part
+    from graphopt.runtime.sweeps import sweep
     from graphopt.runtime.verification import verify
     from graphopt.runtime.worker import Worker, shared_worker
 
@@ -28,11 +30,14 @@ _HOMES = {
     "look_at_part": "support",
     "sample": "sampling",
     "shared_worker": "worker",
+    "sweep": "sweeps",
+    "Touched": "hotspots",
     "verify": "verification",
     "Worker": "worker",
 }
 
 __all__ = [
+    "Touched",
     "Worker",
     "benchmark",
     "doctor",
@@ -43,6 +48,7 @@ __all__ = [
     "look_at_part",
     "sample",
     "shared_worker",
+    "sweep",
     "verify",
 ]
 

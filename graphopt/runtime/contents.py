@@ -82,3 +82,12 @@ def count_operators(source: ModelSource) -> Counter[str]:
                 standard = node.domain in ("", "ai.onnx")
                 counts[node.op_type if standard else f"{node.domain}::{node.op_type}"] += 1
     return counts
+
+
+def node_names(source: ModelSource) -> frozenset[str]:
+    """Names of all nodes.
+
+    Raises:
+        ValueError: It is no readable model.
+    """
+    return frozenset(node.name for graph in _graphs(_read(source)) for node in graph.node if node.name)

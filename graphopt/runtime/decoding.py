@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ from graphopt.runtime.session import Port, SessionInfo
 from graphopt.runtime.values import Data, numpy_dtype
 
 _PAST = re.compile(r"past_key_values?|past|cache", re.IGNORECASE)
-_PRESENT = re.compile(r"present_key_values?|present|(?:new|updated|next|out)_?(?:past_key_values?|past|cache)", re.IGNORECASE)
-_PROMPTS = (128, 32, 8, 2)
+_PRESENT = re.compile(
+    r"present_key_values?|present|(?:new|updated|next|out)_?(?:past_key_values?|past|cache)", re.IGNORECASE
+)
+_PROMPTS = (128, 32, 8, 3)
 _PAST_AT_FIRST, _TOKENS_AT_FIRST = 3, 2
 
 MakeMaker = Callable[[Mapping[str, int]], FeedMaker]
@@ -52,7 +54,7 @@ class _Sizes:
     others: list[str]
 
 
-class _NotSolved(Exception):
+class _NotSolvedError(Exception):
     """No sizes were found at which the model grows its caches."""
 
 
@@ -74,7 +76,7 @@ def plan_generation(
         return "no input is named like the past of a decoder with an output that continues it"
     try:
         return _Planner(info, pairs, make_maker, dims, run).plan(steps)
-    except _NotSolved as error:
+    except _NotSolvedError as error:
         return str(error)
 
 
@@ -101,27 +103,31 @@ class _Planner:
         self._maker = make_maker(self._given)
 
     def plan(self, steps: int) -> Generation:
-        """Find the sizes and make the inputs."""
+        """Find the sizes and make the inputs: the longest prompt that runs, then as many steps as the model allows.
+
+        Raises:
+            _NotSolvedError: The model does not run on any.
+        """
         if not self._sizes.past:
-            raise _NotSolved("the length of the past is fixed, so nothing can be fed back")
+            raise _NotSolvedError("the length of the past is fixed, so nothing can be fed back")
         relation, grown = self._solve()
-        by_step = self._one_token()
-        failure = "no prompt runs"
-        prompts = (self._prompt,) if self._prompt else _PROMPTS
-        for prompt in prompts if not by_step else ():
-            for empty in (0, 1):
-                try:
-                    return self._generation(relation, grown, empty, prompt, steps)
-                except ExecutionError as error:
-                    failure = str(error)
-        if not by_step:
-            raise _NotSolved(failure)
-        for past in (self._first_past,) if self._first_past else _PROMPTS:
+        failure = ""
+        counts = dict.fromkeys((steps, min(steps, 4), 1))
+        for (held, prompt), count in itertools.product(self._starts(), counts):
             try:
-                return self._generation(relation, grown, past, 0, steps)
+                return self._generation(relation, grown, held, prompt, count)
             except ExecutionError as error:
                 failure = str(error)
-        raise _NotSolved(failure)
+        raise _NotSolvedError(failure)
+
+    def _starts(self) -> list[tuple[int, int]]:
+        """(past, prompt) to begin with, prompt 0 for no prefill: some models take one token at a time only."""
+        lengths = (self._first_past,) if self._first_past else _PROMPTS
+        only_steps = [(past, 0) for past in lengths]
+        if self._one_token():
+            return only_steps
+        prompts = (self._prompt,) if self._prompt else _PROMPTS
+        return [(past, prompt) for prompt in prompts for past in (0, 1)] + only_steps
 
     def _sort(self, pairs: tuple[tuple[Port, Port], ...]) -> _Sizes:
         tokens = next((port for port in self._rest if len(port.shape) >= 2 and not _is_extra(port)), None)
@@ -176,8 +182,8 @@ class _Planner:
     def _solve(self) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """What the other sizes count, and the pairs that grow by the tokens taken in."""
         failure = ""
-        current = _TOKENS_AT_FIRST if not self._one_token() else 1
-        for relation in self._relations():
+        tokens = (1,) if self._one_token() else (_TOKENS_AT_FIRST, 1)
+        for current, relation in itertools.product(tokens, list(self._relations())):
             try:
                 feed = self._inputs(relation, _PAST_AT_FIRST, current, with_past=True)
                 outputs = self._run(feed)
@@ -192,7 +198,7 @@ class _Planner:
             if grown:
                 return relation, grown
             failure = "no cache grows by the tokens that are taken in"
-        raise _NotSolved(failure or "no sizes were found on which the decoder runs")
+        raise _NotSolvedError(failure or "no sizes were found on which the decoder runs")
 
     def _generation(
         self, relation: tuple[str, ...], grown: tuple[tuple[str, str], ...], past: int, prompt: int, steps: int
@@ -248,8 +254,3 @@ def _extra(port: Port, value: Any, past: int, current: int) -> Any:
     if "total_seq" in low:
         return np.full(value.shape, past + current, dtype)
     return np.zeros_like(value) if "token_type" in low or "segment" in low else value
-
-
-def shortened(generation: Generation, steps: int) -> Generation:
-    """The same with fewer steps."""
-    return replace(generation, steps=generation.steps[:steps])

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphopt.errors import ExecutionError, FeedError, WorkerMemoryError
-from graphopt.records import Benchmark, LatencySide
+from graphopt.measurements import Benchmark, Comparison, LatencySide, Samples
+from graphopt.runtime.contents import count_operators, file_bytes
+from graphopt.runtime.decoding import cache_pairs, plan_generation
 from graphopt.runtime.feeds import Feed, FeedMaker, FeedOptions
-from graphopt.runtime.remote import RemoteSession, close_here, open_here, provider_here, version_here
-from graphopt.runtime.session import JUDGE, SessionSettings
+from graphopt.runtime.generation import DECODE, PREFILL, Generation
+from graphopt.runtime.hotspots import Touched, profile_of
+from graphopt.runtime.placement import graph_here
+from graphopt.runtime.profiling import Look, look_here
+from graphopt.runtime.remote import RemoteSession, provider_here, version_here
+from graphopt.runtime.session import SessionInfo, SessionSettings
 from graphopt.runtime.sources import ModelSource, open_source
 from graphopt.runtime.stats import CONFIDENCE, MARGIN, ratio_interval, verdict
-from graphopt.runtime.structure import read_structure
-from graphopt.runtime.timing import Plan, Timings, default_settings, peak_here, time_here
+from graphopt.runtime.structure import Structure, read_structure
+from graphopt.runtime.timing import LATENCY, THROUGHPUT, Plan, Timings, Track, Work, default_settings, time_here
 from graphopt.runtime.userdata import read_data
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker
 
+DECODE_STEPS = 16
 _LOAD_SECONDS = 600.0
+_FEED_SECONDS = 25.0
+# Of the time there is, what timing takes; the rest is for memory and placement, in processes of their own.
+_TIMING_SHARE = 0.85
+_LOOK_SECONDS = 2.5
+_PROFILED_RUNS = 20
+_PROFILE_SECONDS = 3.0
+_NOTHING_MOVED = ("no difference seen", "too noisy to say")
 
 
 def benchmark(
@@ -43,8 +55,13 @@ def benchmark(
     threads: int = 0,
     sessions: int = 5,
     max_time: float = 30.0,
+    concurrency: int = 0,
+    decode: int = DECODE_STEPS,
+    profile: bool = False,
+    touched: Touched | None = None,
     custom_ops: Sequence[str] = (),
     memory: bool = True,
+    placement: bool = True,
     worker: Worker | None = None,
 ) -> Benchmark:
     """Time two models against each other as users run them, the runtime's default optimization on for both.
@@ -61,9 +78,15 @@ def benchmark(
         data: A file or folder of the user's inputs; the first is used.
         threads: Threads within an operator; 0 is the runtime's default.
         sessions: Sessions of each side, at least 3.
-        max_time: Seconds that timing may take; loading and warming up come on top, three sessions are always made.
+        max_time: Seconds for all of it. What cannot be left out is a few rounds in three sessions of each side, which
+            take longer with a model that is slow to load or run, and a profile where one is asked for.
+        concurrency: Requests at a time for the throughput on one session; 0 leaves it out.
+        decode: Steps after a prefill for models that are decoders by their past and present; 0 leaves them out.
+        profile: Whether to find out which operators and kernels take the time.
+        touched: Which rewrite took which node away or put it there, for the profile.
         custom_ops: Libraries of custom operators.
         memory: Whether to measure peak memory, in a process of its own for each side.
+        placement: Whether to look at which provider runs which node, in the same process.
         worker: The process to run in; by default one made for this and ended after it.
 
     Returns:
@@ -72,83 +95,92 @@ def benchmark(
     Raises:
         FeedError: An option names something that the model does not have, or the user's data does not fit.
     """
-    started = time.monotonic()
     options = FeedOptions(
         dict(dims or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}, dict(ranges or {}), seed, 1
+    )
+    wishes = _Wishes(
+        provider,
+        threads,
+        max(3, sessions),
+        max_time,
+        tuple(custom_ops),
+        memory,
+        placement,
+        max(0, concurrency),
+        max(0, decode),
+        profile,
+        touched,
     )
     own = Worker() if worker is None else None
     process = worker or own
     assert process is not None
     try:
         with open_source(original, "original") as first, open_source(rewritten, "rewritten") as second:
-            job = _Benchmark(
-                (first, second),
-                process,
-                provider,
-                options,
-                threads,
-                max(3, sessions),
-                max_time,
-                tuple(custom_ops),
-                memory,
-            )
-            return job.run(feeds, data, started)
+            return _Benchmark((first, second), process, options, wishes).run(feeds, data)
     finally:
         if own is not None:
             own.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What the caller asked for."""
+
+    provider: str
+    threads: int
+    sessions: int
+    max_time: float
+    custom_ops: tuple[str, ...]
+    memory: bool
+    placement: bool
+    concurrency: int
+    decode: int
+    profile: bool
+    touched: Touched | None
 
 
 class _Benchmark:
     """One comparison on its way."""
 
     def __init__(
-        self,
-        sources: tuple[ModelSource, ModelSource],
-        worker: Worker,
-        provider: str,
-        options: FeedOptions,
-        threads: int,
-        sessions: int,
-        max_time: float,
-        custom_ops: tuple[str, ...],
-        memory: bool,
+        self, sources: tuple[ModelSource, ModelSource], worker: Worker, options: FeedOptions, wishes: _Wishes
     ) -> None:
         self.sources = sources
         self.worker = worker
-        self.asked = provider
         self.options = options
-        self.threads = threads
-        self.sessions = sessions
-        self.max_time = max_time
-        self.custom_ops = custom_ops
-        self.memory = memory
+        self.wishes = wishes
         self.notes: list[str] = []
+        self.started = time.monotonic()
 
-    def run(self, given: Mapping[str, Data] | None, data: str | Path | None, started: float) -> Benchmark:
-        """Make inputs, time, conclude."""
+    def run(self, given: Mapping[str, Data] | None, data: str | Path | None) -> Benchmark:
+        """Make inputs, time, look, conclude."""
         version = ""
+        wishes = self.wishes
         try:
             version = self.worker.call(version_here)
-            settings = default_settings(self.worker.call(provider_here, self.asked), self.threads, self.custom_ops)
-            feed = self._feed(given, data, settings)
-            timings = self._time(settings, feed)
+            settings = default_settings(
+                self.worker.call(provider_here, wishes.provider), wishes.threads, wishes.custom_ops
+            )
+            feed, generation = self._inputs(given, data, settings)
+            work = Work(feed.values, wishes.concurrency, generation)
+            timings = self._time(settings, work)
         except ExecutionError as error:
             return Benchmark(
                 "not measured",
                 f"{error.reason}: {error}",
                 runtime=version,
-                threads=self.threads,
-                seconds=time.monotonic() - started,
+                threads=wishes.threads,
+                dims=self.options.dims,
+                seconds=time.monotonic() - self.started,
             )
-        ratio, low, high = ratio_interval(_log_ratios(timings))
+        track = timings.tracks[LATENCY]
+        ratio, low, high = ratio_interval(log_ratios(track))
         said = verdict(low, high)
-        sides = [self._side(number, timings, settings, feed) for number in (0, 1)]
-        does: dict[str, tuple[int, int]] = {}
-        if said in ("no difference seen", "too noisy to say"):
-            does = self._runtime_does(settings)
+        looks = self._looks(settings, feed)
+        sides = [self._side(number, timings, looks[number]) for number in (0, 1)]
         return Benchmark(
             verdict=said,
-            reason=_sentence(said, ratio, low, high, timings),
+            reason=_sentence(said, ratio, low, high, track),
             ratio=ratio,
             low=low,
             high=high,
@@ -157,59 +189,147 @@ class _Benchmark:
             rewritten=sides[1],
             provider=timings.provider,
             runtime=version,
-            threads=self.threads,
+            threads=wishes.threads,
             sizes=feed.sizes,
-            runtime_does=does,
+            dims=self.options.dims,
+            comparisons=tuple(self._comparisons(timings, work.generation)),
+            profile=profile_of(looks, self.sources, wishes.touched) if wishes.profile else None,
+            runtime_does=self._runtime_does(settings, looks[0]) if said in _NOTHING_MOVED else {},
             notes=tuple(self.notes),
-            seconds=time.monotonic() - started,
+            seconds=time.monotonic() - self.started,
         )
 
-    def _feed(self, given: Mapping[str, Data] | None, data: str | Path | None, settings: SessionSettings) -> Feed:
-        if given is not None:
-            return Feed("given", dict(given))
-        probe = JUDGE.but(provider=settings.provider, custom_ops=self.custom_ops, prepack=True, threads=self.threads)
-        with RemoteSession(self.sources[0], probe, worker=self.worker, timeout=_LOAD_SECONDS) as session:
-            info = session.info
-            if data is not None:
-                return read_data(data, info.inputs, 1)[0]
-            structure = read_structure(self.sources[0], info)
-            maker = FeedMaker(
-                info.inputs,
-                self.options,
-                roles=structure.roles,
-                unranked=structure.unranked,
-                hints=structure.hints,
-                typical=True,
-            )
-            found = maker.collect(session.run)
-        if not found.working:
-            raise found.error if found.error is not None else FeedError(found.advice)
-        return found.working[0][0]
+    def _left(self) -> float:
+        return self.wishes.max_time - (time.monotonic() - self.started)
 
-    def _time(self, settings: SessionSettings, feed: Feed) -> Timings:
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def _inputs(
+        self, given: Mapping[str, Data] | None, data: str | Path | None, settings: SessionSettings
+    ) -> tuple[Feed, Generation | None]:
+        if given is not None:
+            return Feed("given", dict(given)), None
+        # Tried as they will be timed: some exports run at some sizes only while the runtime does not optimize them.
+        with RemoteSession(self.sources[0], settings, worker=self.worker, timeout=_LOAD_SECONDS) as session:
+            info = session.info
+            structure = read_structure(self.sources[0], info)
+            if data is not None:
+                feed = read_data(data, info.inputs, 1)[0]
+            else:
+                found = self._maker(info, structure, self.options).collect(
+                    session.run, seconds=min(_FEED_SECONDS, max(1.0, self.wishes.max_time))
+                )
+                if not found.working:
+                    raise found.error if found.error is not None else FeedError(found.advice)
+                feed = found.working[0][0]
+            return feed, self._generation(session, info, structure)
+
+    def _maker(self, info: SessionInfo, structure: Structure, options: FeedOptions) -> FeedMaker:
+        return FeedMaker(
+            info.inputs,
+            options,
+            roles=structure.roles,
+            unranked=structure.unranked,
+            hints=structure.hints,
+            typical=True,
+        )
+
+    def _generation(self, session: RemoteSession, info: SessionInfo, structure: Structure) -> Generation | None:
+        if not self.wishes.decode or not cache_pairs(info) or self.options.shapes:
+            return None
+        options = self.options
+
+        def maker(dims: Mapping[str, int]) -> FeedMaker:
+            return self._maker(info, structure, FeedOptions(dict(dims), {}, options.ranges, options.seed, 1))
+
+        planned = plan_generation(info, maker, options.dims, session.run, self.wishes.decode)
+        if isinstance(planned, str):
+            self.notes.append(f"prefill and decode were not timed apart: {planned}")
+            return None
+        return planned
+
+    # --- timing -------------------------------------------------------------------------------------------------------
+
+    def _time(self, settings: SessionSettings, work: Work) -> Timings:
         handles = (self.sources[0].handle, self.sources[1].handle)
-        plan = Plan(pairs=self.sessions, seconds=self.max_time)
-        limit = 20 * self.max_time + _LOAD_SECONDS
-        try:
-            timings: Timings = self.worker.call(time_here, handles, settings, feed.values, plan, timeout=limit)
-        except WorkerMemoryError:
-            self.notes.append(
-                "both models do not fit at once; they were timed one after the other, which is less sharp"
-            )
-            plan.together = False
-            timings = self.worker.call(time_here, handles, settings, feed.values, plan, timeout=limit)
+        extras = self.wishes.memory or self.wishes.placement or self.wishes.profile
+        seconds = max(0.0, self._left())
+        if extras:
+            seconds = max(seconds / 2, min(seconds * _TIMING_SHARE, seconds - _LOOK_SECONDS))
+        plan = Plan(pairs=self.wishes.sessions, seconds=seconds)
+        limit = 20 * self.wishes.max_time + _LOAD_SECONDS
+        for _ in range(3):
+            try:
+                timings: Timings = self.worker.call(time_here, handles, settings, work, plan, timeout=limit)
+            except WorkerMemoryError:
+                if not plan.together:
+                    raise
+                self.notes.append(
+                    "both models do not fit at once; they were timed one after the other, which is less sharp"
+                )
+                plan.together = False
+            except ExecutionError as error:
+                if work.generation is None:
+                    raise
+                self.notes.append(
+                    f"prefill and decode were not timed apart: one of the models does not run them: {error}"
+                )
+                work.generation = None
+            else:
+                break
         return timings
 
-    def _side(self, number: int, timings: Timings, settings: SessionSettings, feed: Feed) -> LatencySide:
-        runs = np.asarray(timings.runs[number]) * 1e3
-        source = self.sources[number]
-        peak = None
-        if self.memory:
+    def _comparisons(self, timings: Timings, generation: Generation | None) -> list[Comparison]:
+        found = []
+        if THROUGHPUT in timings.tracks:
+            detail = f"{self.wishes.concurrency} at a time"
+            found.append(compare(THROUGHPUT, timings.tracks[THROUGHPUT], "requests/s", detail, 1))
+        if generation is not None:
+            tokens = f"{generation.prompt} tokens, batch {generation.batch}"
+            if PREFILL in timings.tracks:
+                found.append(compare(PREFILL, timings.tracks[PREFILL], "ms", tokens, 1))
+            if DECODE in timings.tracks:
+                detail = f"{len(generation.steps)} steps after {tokens}"
+                found.append(compare(DECODE, timings.tracks[DECODE], "tokens/s", detail, generation.batch))
+        return found
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    def _looks(self, settings: SessionSettings, feed: Feed) -> tuple[Look, Look]:
+        wishes = self.wishes
+        looks = []
+        for source in self.sources:
+            look = Look()
+            looks.append(look)
+            if not (wishes.memory or wishes.placement or wishes.profile):
+                continue
+            if not wishes.profile and self._left() < 0:
+                missing = (("peak_bytes", "device_bytes") if wishes.memory else ()) + ("placement",) * wishes.placement
+                look.unknown |= dict.fromkeys(missing, "no time was left; allow more by --max-time")
+                continue
+            runs = _PROFILED_RUNS if wishes.profile else 0
             try:
                 with Worker() as fresh:
-                    peak = fresh.call(peak_here, source.handle, settings, feed.values, timeout=_LOAD_SECONDS)
+                    looks[-1] = fresh.call(
+                        look_here,
+                        source.handle,
+                        settings,
+                        feed.values,
+                        runs,
+                        _PROFILE_SECONDS,
+                        wishes.memory,
+                        file_bytes(source),
+                        timeout=_LOAD_SECONDS,
+                    )
             except ExecutionError as error:
-                self.notes.append(f"the peak memory of {source.label} could not be measured: {error}")
+                look.unknown |= dict.fromkeys(("peak_bytes", "device_bytes", "placement"), str(error))
+                self.notes.append(f"memory and placement of {source.label} are not known: {error}")
+        return looks[0], looks[1]
+
+    def _side(self, number: int, timings: Timings, look: Look) -> LatencySide:
+        sessions = timings.tracks[LATENCY].runs[number]
+        runs = np.asarray([run for session in sessions for run in session]) * 1e3
+        source = self.sources[number]
         return LatencySide(
             label=source.label,
             median_ms=float(np.median(runs)),
@@ -219,26 +339,24 @@ class _Benchmark:
             sessions=len(timings.loads[number]),
             load_seconds=float(np.median(timings.loads[number])),
             file_bytes=file_bytes(source),
-            peak_bytes=peak,
+            peak_bytes=look.peak_bytes,
+            first_run_ms=float(np.median(timings.firsts[number])) * 1e3,
+            device_bytes=look.device_bytes,
+            unknown=look.unknown,
+            placement=look.placement,
+            samples=_samples(sessions),
         )
 
-    def _runtime_does(self, settings: SessionSettings) -> dict[str, tuple[int, int]]:
+    def _runtime_does(self, settings: SessionSettings, look: Look) -> dict[str, tuple[int, int]]:
         """Operator types that the rewriting made fewer and that the runtime makes fewer by itself at load."""
-        with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
-            path = os.path.join(folder, "optimized.onnx")
-            try:
-                number, _ = self.worker.call(
-                    open_here, self.sources[0].handle, settings.but(optimized_path=path), timeout=_LOAD_SECONDS
-                )
-                self.worker.call(close_here, number)
-                counts = [
-                    count_operators(self.sources[0]),
-                    count_operators(self.sources[1]),
-                    count_operators(ModelSource("", path=path)),
-                ]
-            except (ExecutionError, OSError, ValueError):
-                return {}
-        before, ours, theirs = counts
+        try:
+            before, ours = (count_operators(source) for source in self.sources)
+            if look.placement is not None:
+                theirs = look.placement.operators
+            else:
+                _, theirs = self.worker.call(graph_here, self.sources[0].handle, settings, timeout=_LOAD_SECONDS)
+        except (ExecutionError, OSError, ValueError):
+            return {}
         return {
             name: (before[name], theirs.get(name, 0))
             for name in sorted(before)
@@ -246,10 +364,34 @@ class _Benchmark:
         }
 
 
-def _log_ratios(timings: Timings) -> list[list[float]]:
+def compare(name: str, track: Track, unit: str, detail: str, items: int) -> Comparison:
+    """One figure of both sides from its times; a rate counts `items` for each timed run."""
+    ratio, low, high = ratio_interval(log_ratios(track))
+    medians = [float(np.median(np.concatenate([np.asarray(session) for session in side]))) for side in track.runs]
+    figures = [1e3 * median if unit == "ms" else items / median for median in medians]
+    return Comparison(
+        name,
+        unit,
+        figures[0],
+        figures[1],
+        verdict(low, high),
+        ratio,
+        low,
+        high,
+        detail,
+        (_samples(track.runs[0]), _samples(track.runs[1])),
+    )
+
+
+def _samples(sessions: Sequence[Sequence[float]]) -> Samples:
+    """Seconds as they are kept: a clock tells no more than nanoseconds."""
+    return tuple(tuple(round(seconds, 9) for seconds in session) for session in sessions)
+
+
+def log_ratios(track: Track) -> list[list[float]]:
     """Log of original over rewritten time, by round where rounds are paired, by session otherwise."""
     result = []
-    for left, right in zip(timings.rounds[0], timings.rounds[1], strict=True):
+    for left, right in zip(track.rounds[0], track.rounds[1], strict=True):
         if len(left) == len(right):
             result.append([math.log(one / other) for one, other in zip(left, right, strict=True)])
         else:
@@ -257,81 +399,11 @@ def _log_ratios(timings: Timings) -> list[list[float]]:
     return result
 
 
-def _sentence(said: str, ratio: float, low: float, high: float, timings: Timings) -> str:
+def _sentence(said: str, ratio: float, low: float, high: float, track: Track) -> str:
     interval = f"{ratio:.3f} times as fast, {CONFIDENCE:.0%} interval {low:.3f} to {high:.3f}"
-    count = f"{sum(map(len, timings.rounds[0]))} rounds in {len(timings.rounds[0])} pairs of sessions"
+    count = f"{sum(map(len, track.rounds[0]))} rounds in {len(track.rounds[0])} pairs of sessions"
     if said == "no difference seen":
         return f"{interval}, which does not lie outside 1 ± {MARGIN:.0%} ({count})"
     if said == "too noisy to say":
         return f"{interval}: too wide; close other programs or allow more time ({count})"
     return f"{interval} ({count})"
-
-
-def file_bytes(source: ModelSource) -> int:
-    """Size of a model with its external data."""
-    total = source.nbytes
-    if source.path is None:
-        return total
-    folder = os.path.dirname(source.path)
-    for location in sorted(_locations(source.path)):
-        path = os.path.join(folder, location)
-        if os.path.isfile(path):
-            total += os.path.getsize(path)
-    return total
-
-
-def _locations(path: str) -> set[str]:
-    """External data files that a model names; found without reading weights."""
-    try:
-        return {
-            entry.value
-            for tensor in _tensors(_read(ModelSource("", path=path)))
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-    except (OSError, ValueError):
-        return set()
-
-
-def _read(source: ModelSource) -> Any:
-    import onnx
-
-    try:
-        if source.path is None:
-            return onnx.ModelProto.FromString(source.data or b"")
-        return onnx.load(source.path, load_external_data=False)
-    except Exception as error:  # protobuf's own class has no stable home
-        raise ValueError(f"not a readable model: {error}") from error
-
-
-def _graphs(proto: Any) -> list[Any]:
-    todo, found = [proto.graph], []
-    nodes = [list(function.node) for function in proto.functions]
-    while todo or nodes:
-        if nodes:
-            current = nodes.pop()
-        else:
-            graph = todo.pop()
-            found.append(graph)
-            current = list(graph.node)
-        for node in current:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    todo.append(attribute.g)
-                todo.extend(attribute.graphs)
-    return found
-
-
-def _tensors(proto: Any) -> list[Any]:
-    found = []
-    for graph in _graphs(proto):
-        found += list(graph.initializer)
-        for node in graph.node:
-            found += [attribute.t for attribute in node.attribute if attribute.HasField("t")]
-    return found
-
-
-def count_operators(source: ModelSource) -> Counter[str]:
-    """Nodes by operator type, bodies included, constants not."""
-    proto = _read(source)
-    return Counter(node.op_type for graph in _graphs(proto) for node in graph.node if node.op_type != "Constant")

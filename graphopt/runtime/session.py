@@ -51,6 +51,7 @@ class SessionSettings:
         entries: Session configuration entries.
         provider_options: Options of the provider.
         optimized_path: Where the runtime writes the graph that it made at load, if anywhere.
+        profile_prefix: How the file begins into which the runtime's profiler writes; None leaves it off.
     """
 
     provider: str = CPU
@@ -64,6 +65,7 @@ class SessionSettings:
     entries: tuple[tuple[str, str], ...] = ()
     provider_options: tuple[tuple[str, str], ...] = ()
     optimized_path: str | None = None
+    profile_prefix: str | None = None
 
     def but(self, **changes: Any) -> SessionSettings:
         """The same settings with some changed."""
@@ -292,6 +294,9 @@ def _options(settings: SessionSettings, ort: Any) -> Any:
             ) from error
     if settings.optimized_path is not None:
         options.optimized_model_filepath = settings.optimized_path
+    if settings.profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = settings.profile_prefix
     return options
 
 

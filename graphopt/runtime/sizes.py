@@ -257,6 +257,7 @@ class SizeSpace:
                 yield {**base, total: base[left] + base[right]}
             for left in rest[:5]:
                 yield {**base, total: base[left] + 1}
+                yield {**base, **dict.fromkeys(rest, 1), left: base[left], total: base[left] + 1}  # one token more
 
 
 def _is_total(key: str) -> bool:

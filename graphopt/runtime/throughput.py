@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_SHORTEST_SECONDS = 0.1
+_SHORTEST_SECONDS = 0.04
 _LONGEST_SECONDS = 1.0
 _REQUESTS_EACH = 6
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphopt.errors import ExecutionError
 from graphopt.runtime.generation import Generation, generator
-from graphopt.runtime.session import CPU, CUDA, Session, SessionSettings, runtime
+from graphopt.runtime.session import CPU, CUDA, Session, SessionSettings, problem, runtime
 from graphopt.runtime.throughput import at_once
 from graphopt.runtime.values import Data, to_ort, to_ort_value
 
@@ -97,10 +98,13 @@ class Timings:
     provider: str = ""
 
 
-def time_here(
-    models: tuple[str | bytes, str | bytes], settings: SessionSettings, work: Work, plan: Plan
-) -> Timings:
-    """Time both models in this process."""
+def time_here(models: tuple[str | bytes, str | bytes], settings: SessionSettings, work: Work, plan: Plan) -> Timings:
+    """Time both models in this process.
+
+    Raises:
+        WorkerMemoryError: There is not enough memory.
+        ExecutionError: A model does not load or run.
+    """
     timings = Timings()
     started = time.perf_counter()
     for pair in range(plan.pairs):
@@ -110,7 +114,12 @@ def time_here(
         share = max(0.0, plan.seconds - spent) / (plan.pairs - pair)
         sides = (pair % 2, 1 - pair % 2)  # who is loaded first alternates, too
         for group in [sides] if plan.together else [sides[:1], sides[1:]]:
-            _time_group(group, models, settings, work, plan, share * len(group) / 2, timings)
+            try:
+                _time_group(group, models, settings, work, plan, share * len(group) / 2, timings)
+            except ExecutionError:
+                raise
+            except Exception as error:
+                raise problem(error, loading=False) from error
     return timings
 
 

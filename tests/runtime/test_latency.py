@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -17,14 +18,56 @@ def chain(count: int) -> bytes:
 
 
 def test_no_difference_between_a_model_and_itself() -> None:
-    result = benchmark(chain(6), chain(6), threads=1, max_time=3.0, memory=False)
-    assert result.verdict in ("no difference seen", "too noisy to say"), result.reason
-    assert 0.8 < result.ratio < 1.25
-    assert result.low <= result.ratio <= result.high
+    """A busy machine may make it too noisy to say; a difference it must never see."""
+    for _ in range(3):
+        result = benchmark(chain(6), chain(6), threads=1, max_time=3.0, memory=False, placement=False)
+        assert result.verdict in ("no difference seen", "too noisy to say"), result.reason
+        assert 0.8 < result.ratio < 1.25
+        assert result.low <= 1.02
+        assert result.high >= 0.98
+        if result.verdict == "no difference seen":
+            break
+    else:
+        pytest.skip("this machine is too busy for a verdict")
     assert result.original is not None
     assert result.original.sessions >= 3
     assert result.original.runs > 50
     json.dumps(result.to_json(), allow_nan=False)
+
+
+def test_every_run_is_in_the_document_by_session() -> None:
+    result = benchmark(chain(2), chain(2), threads=1, max_time=1.0, memory=False, placement=False)
+    assert result.original is not None
+    document = result.to_json()["original"]
+    assert len(document["samples"]) == result.original.sessions
+    assert sum(map(len, document["samples"])) == result.original.runs
+    assert np.median(np.concatenate(document["samples"])) * 1e3 == pytest.approx(result.original.median_ms)
+    assert result.original.first_run_ms > 0
+    plain = result.without_samples().original
+    assert plain is not None
+    assert plain.samples == ()
+    assert plain.median_ms == result.original.median_ms
+
+
+def test_time_is_bounded_as_a_whole() -> None:
+    started = time.monotonic()
+    benchmark(chain(6), chain(6), threads=1, max_time=4.0, concurrency=2, memory=False, placement=False)
+    assert time.monotonic() - started < 12
+
+
+def test_memory_and_placement_stand_beside_the_times() -> None:
+    result = benchmark(chain(3), chain(6), threads=1, max_time=6.0)
+    sides = (result.original, result.rewritten)
+    for side, nodes in zip(sides, (7, 13), strict=True):
+        assert side is not None
+        if side.placement is None:
+            assert "no time was left" in side.unknown["placement"]
+            continue
+        assert side.placement.nodes == nodes
+        assert side.placement.copies == 0
+        assert side.placement.providers == {"CPUExecutionProvider": nodes}
+        assert side.unknown["device_bytes"] == "the model runs on the CPU"
+        assert side.device_bytes is None
 
 
 def test_a_known_slowdown_and_its_reverse_are_seen() -> None:
@@ -41,7 +84,7 @@ def test_a_known_slowdown_and_its_reverse_are_seen() -> None:
 def test_what_the_runtime_does_by_itself_is_told() -> None:
     before = text_model("(float[8] x) => (float[8] y) { a = Identity(x) b = Identity(a) c = Neg(b) y = Abs(c) }")
     after = text_model("(float[8] x) => (float[8] y) { c = Neg(x) y = Abs(c) }")
-    result = benchmark(before, after, threads=1, max_time=1.0, memory=False)
+    result = benchmark(before, after, threads=1, max_time=1.0, memory=False, placement=False)
     if result.verdict in ("no difference seen", "too noisy to say"):
         assert result.runtime_does == {"Identity": (2, 0)}
 
@@ -87,4 +130,10 @@ def test_verdicts(low: float, high: float, said: str) -> None:
 
 @pytest.mark.gpu
 def test_on_cuda(cuda: str) -> None:
-    assert benchmark(chain(2), chain(40), provider=cuda, max_time=3.0).verdict == "slower"
+    result = benchmark(chain(2), chain(40), provider=cuda, max_time=6.0, concurrency=2, profile=True)
+    assert result.verdict == "slower"
+    assert result.rewritten is not None
+    assert result.rewritten.placement is not None
+    assert result.rewritten.placement.copies == 0
+    assert result.rewritten.device_bytes is None or result.rewritten.device_bytes > 1 << 20
+    assert result.profile is not None
