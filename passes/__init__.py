@@ -35,6 +35,7 @@ ORDER: tuple[str, ...] = (
     "splitting",  # and parts that stay apart
     "overwriting",  # and parts that are written over everything
     "padding",  # slices that are negative pads, pads that layers make by themselves
+    "caches",  # what is put behind parts of a stack, while the stack is made by views
     "stacking",  # new axes that parts get one by one, before views are looked at
     "views",  # views of views become one before transposes look for a way past them
     "twin_views",  # and what is computed of tensors that are viewed anyway

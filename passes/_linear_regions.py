@@ -14,7 +14,7 @@ from graphopt import Context, Graph, Node, Value
 from passes._constant_products import product_of, with_bias_of
 from passes._layers import LAYERS, Layer, layer_of
 from passes._permutation import perm_of
-from passes._proofs import axis_of, same_dim, same_shape
+from passes._proofs import axis_of, same_shape
 from passes._selections import size_along
 from passes._weights import Array
 

@@ -160,7 +160,21 @@ def _may_store(value: Value, target: DType) -> bool:
     if tensor is None or value.producer.is_pinned or not target.bits or not tensor.dtype.bits:
         return False
     size = tensor.size * target.bits // 8
-    return size <= _SMALL or (size <= tensor.nbytes and len(value.uses) == 1)
+    return size <= _SMALL or (size <= tensor.nbytes and all(_is_cast(value, user, target) for user in value.users))
+
+
+def _is_cast(value: Value, user: Node, target: DType) -> bool:
+    """True if a reader only moves a constant on the way to a Cast to this type, so that nobody needs it as it is."""
+    for _ in range(_MAX_CHAIN):
+        if user.is_op("Cast"):
+            return user.results[0].dtype is target
+        if not _only_moves(user) or user.operands[0] is not value:
+            return False
+        value = user.results[0]
+        if len(value.uses) != 1:
+            return False
+        user = value.users[0]
+    return False
 
 
 @rule(

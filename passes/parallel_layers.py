@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphopt import Builder, Context, Graph, Node, Tensor, Value, graph_pass
-from passes._heads import Heads, has_same_types, heads_of, split
 from passes._constant_products import product_of, readers, weight_of, with_bias_of
+from passes._heads import Heads, has_same_types, heads_of, split
 from passes._layers import LAYERS, Layer, bias_of, weight_axis
 from passes._runtime_attention import is_known_to_runtime
 from passes._weights import Array

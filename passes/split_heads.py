@@ -11,7 +11,7 @@ import numpy as np
 from graphopt import Context, Graph, Node, Value, graph_pass
 from passes._heads import has_same_types, heads_of, split
 from passes._permutation import perm_of, without_axes
-from passes._proofs import axis_of
+from passes._proofs import axis_of, same_dim
 from passes._runtime_attention import is_known_to_runtime
 from passes._selections import size_along
 
@@ -155,10 +155,49 @@ def _all_places(turn: Node, axis: int, count: int | None, graph: Graph, context:
     found: dict[int, Node] = {}
     for user, place in turn.results[0].uses:
         index = user.operand(1) if user.is_op("Gather") and place == 0 and user.graph is graph else None
-        number = index.const.scalar() if index is not None and index.const is not None and not index.const.rank else None
+        number = (
+            index.const.scalar() if index is not None and index.const is not None and not index.const.rank else None
+        )
         if number is None or axis_of(user, turn.results[0].rank) != axis or user.is_pinned or context.keeps(user):
             return None
         found[number % count if count else number] = user
     places = sorted(found)
     is_complete = len(turn.results[0].uses) == count and count > 1 and places == list(range(count))
     return [found[place] for place in places] if is_complete else None
+
+
+@graph_pass(
+    before="""(float[N,M,8] x) => (float[N,M,4] y, float[N,M,4] z) <int64[4] s = {0,0,2,4}, int64 i = {0}, int64 j = {1}>
+              { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)  y = Relu(a)  z = Relu(b) }""",
+    after="""(float[N,M,8] x) => (float[N,M,4] y, float[N,M,4] z) <int64[2] p = {4,4}>
+             { a, b = Split<axis = 2>(x, p)  y = Relu(a)  z = Relu(b) }""",
+    unless=[
+        """(float[N,M,8] x) => (float[N,M,2] y, float[N,M,2] z) <int64[4] s = {0,0,4,2}, int64 i = {0}, int64 j = {1}>
+           { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)  y = Relu(a)  z = Relu(b) }""",
+        """(float[N,M,8] x) => (float[N,M,2] y, float[N,M,2] z) <int64[4] s = {0,-1,2,2}, int64 i = {0}, int64 j = {1}>
+           { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)  y = Relu(a)  z = Relu(b) }""",
+    ],
+)
+def split_instead_of_divided(graph: Graph, context: Context) -> None:
+    """Places of the last axis divided in two, each taken by a Gather, are the parts of a Split."""
+    for node in sorted(graph.of_kind("Reshape"), key=lambda node: (node.rank, node.serial)):
+        source, dims = node.operand(0), node.results[0].shape
+        if node.is_pinned or context.keeps(node) or source is None or source.shape is None or dims is None:
+            continue
+        if len(dims) != len(source.shape) + 1 or not all(map(same_dim, dims[:-2], source.shape[:-1])):
+            continue
+        count, width = dims[-2:]
+        if not isinstance(count, int) or not isinstance(width, int) or source.shape[-1] != count * width:
+            continue
+        gathers = _all_places(node, len(dims) - 2, count, graph, context)
+        if gathers is None:
+            continue
+        b = context.builder(graph)
+        parts = split(b, source, [width] * count, len(dims) - 2)
+        with context.rewrite(graph):
+            for made in b.nodes:
+                graph.insert(made, rank=node.rank)
+            for gather, part in zip(gathers, parts, strict=True):
+                graph.replace_uses(gather.results[0], part)
+            for gone in (*gathers, node):
+                graph.erase(gone)

@@ -178,9 +178,11 @@ def _is_ready(twins: _Twins, left: Node, right: Node) -> bool:
                 return False
         elif left.op_type == "Split" and index == 1:
             continue
-        elif left.op_type == "Concat" or not (one is two or _is_same_constant(one, two)):
-            return False
-        elif not _is_spread(one, rank - twins.axis):
+        elif (
+            left.op_type == "Concat"
+            or not (one is two or _is_same_constant(one, two))
+            or not _is_spread(one, rank - twins.axis)
+        ):
             return False
     return True
 

@@ -140,6 +140,31 @@ class Evidence:
                 raise RewrittenFailedError(sentence, error) from error
         return results
 
+    def as_users_run(self, session: RemoteSession) -> list[Outputs]:
+        """All feeds, but for empty ones at which the runtime fails; those are set aside.
+
+        Fused kernels of the runtime's own making divide by an empty dim, or start a kernel of no threads. Where the
+        model ran at such a feed with the runtime's optimizer off, that is a fault of the runtime and not of the model.
+
+        Raises:
+            RewrittenFailedError: One that is not empty fails.
+        """
+        results, ran = [], []
+        may_fail = not all(feed.is_empty for feed, _ in self.found.working)
+        for feed, outputs in self.found.working:
+            try:
+                results.append(session.run(feed.values))
+                ran.append((feed, outputs))
+            except ExecutionError as error:
+                if not (feed.is_empty and may_fail):
+                    sentence = (
+                        f"the original runs at {feed.label} and the rewritten model does not ({error.reason}): {error}"
+                    )
+                    raise RewrittenFailedError(sentence, error) from error
+                self.found.unoptimized.append((feed, f"{error.reason}: {error}"))
+        self.found.working = ran
+        return results
+
     def leniently(self, session: RemoteSession) -> list[Outputs | None]:
         """All feeds; None for those that fail, and for all where the model does not load."""
         results: list[Outputs | None] = []

@@ -78,6 +78,11 @@ class Feed:
         """Shapes as text, for records."""
         return {name: describe(value) for name, value in self.values.items()}
 
+    @property
+    def is_empty(self) -> bool:
+        """True if some input has no elements."""
+        return any(isinstance(value, np.ndarray) and value.size == 0 for value in self.values.values())
+
 
 @dataclass(slots=True)
 class FeedSet:
@@ -86,6 +91,8 @@ class FeedSet:
     Attributes:
         working: (feed, outputs of the original).
         failing: (feed, the original's error).
+        unoptimized: (feed, the runtime's error): empty ones at which the runtime's own optimizations of the rewritten
+            model fail, though without them it gives what the original gives.
         advice: Why no feed works and what to type; empty where one does.
         error: The last error, where none works.
         note: What the feeds that work leave to be wished for.
@@ -94,6 +101,7 @@ class FeedSet:
 
     working: list[tuple[Feed, dict[str, Data]]] = field(default_factory=list)
     failing: list[tuple[Feed, str]] = field(default_factory=list)
+    unoptimized: list[tuple[Feed, str]] = field(default_factory=list)
     advice: str = ""
     error: ExecutionError | None = None
     note: str = ""

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from runtime_models import conv_bn, linear, shared_folder, text_model
 
-from graphopt.errors import FeedError
+from graphopt.errors import FeedError, RunFailedError
 from graphopt.runtime import verify
 from graphopt.runtime.worker import Worker
 
@@ -179,6 +179,35 @@ def test_a_crash_of_the_rewritten_model_is_a_verdict(monkeypatch: pytest.MonkeyP
     assert calls["count"] == 1
     assert result.verdict == "different"
     assert "crashed" in result.reason
+
+
+@pytest.mark.parametrize("at", ["empty", "full"])
+def test_what_the_runtimes_own_optimizations_break_at_empty_feeds_is_a_remark(
+    monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    from graphopt.runtime import remote
+
+    honest = remote.RemoteSession.run
+
+    def run(self, feeds, *, timeout=None):  # type: ignore[no-untyped-def]
+        is_empty = any(value.size == 0 for value in feeds.values())
+        if (
+            self.source.label == "the rewritten model"
+            and self.settings.optimize == "all"
+            and is_empty is (at == "empty")
+        ):
+            raise RunFailedError("a fused kernel divides by 0")
+        return honest(self, feeds, timeout=timeout)
+
+    monkeypatch.setattr(remote.RemoteSession, "run", run)
+    with Worker() as worker:
+        result = verify(linear(), linear(), worker=worker)
+    if at == "full":
+        assert result.verdict == "different"
+        return
+    assert result.verdict == "equal"
+    assert any("feed it nothing empty" in note for note in result.notes)
+    assert any("optimizer off" in feed.outcome for feed in result.feeds)
 
 
 def test_files_and_external_data(tmp_path: Path, worker: Worker) -> None:
