@@ -65,6 +65,7 @@ FAMILIES = {
         "concatenation",
         "splitting",
         "overwriting",
+        "caches",
         "stacking",
         "sequences",
         "hoisting",
@@ -141,7 +142,7 @@ def _api_name(command: str, name: str) -> str:
     functions = {
         "optimize": [("optimize", api.optimize), ("verify", runtime.verify), ("benchmark", runtime.benchmark)],
         "verify": [("verify", runtime.verify)],
-        "bench": [("benchmark", runtime.benchmark)],
+        "bench": [("benchmark", runtime.benchmark), ("sweep", runtime.sweep)],
         "extract": [("extract", api.extract)],
         "explain": [("explain", api.explain)],
     }

@@ -143,7 +143,8 @@ class Profile:
     A profiled run is slower than a plain one; shares are what to read.
 
     Attributes:
-        clock: "host" (time of each node's call) or "device" (time of kernels on the device).
+        clock: What operators and rewrites are counted by: "host" (time of each node's call) or "device" (time of the
+            kernels that a node launched). Single nodes are always counted by the host.
         runs: Profiled runs of each side.
         original_ms: All node time of one run of the original.
         rewritten_ms: The same for the rewritten model.

@@ -5,7 +5,6 @@ What is done to a shared weight must be done for all who read it, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from graphopt import Node, Value
@@ -50,9 +49,3 @@ def readers(weight: Value) -> list[Node]:
     """The layers that multiply by a constant; empty if anything else reads it."""
     nodes = [user for user, place in weight.uses if place == 1 and user.op_type in ("MatMul", "Gemm")]
     return nodes if len(nodes) == len(weight.uses) else []
-
-
-def all_are(weight: Value, test: Callable[[Node], bool]) -> bool:
-    """True if a weight is read by layers only, and all of them pass a test."""
-    nodes = readers(weight)
-    return bool(nodes) and all(map(test, nodes))

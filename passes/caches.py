@@ -7,7 +7,6 @@ the result, they are copied twice, by fewer operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphopt import Context, Graph, Node, Value, graph_pass
@@ -37,11 +36,14 @@ class _Part:
 
 
 @graph_pass(
-    before="""(float[2,N,M,4] past, float[N,K,4] k, float[N,K,4] v) => (float[2,N,L,4] present, float[N,L,4] y, float[N,L,4] z)
+    before="""(float[2,N,M,4] past, float[N,K,4] k, float[N,K,4] v)
+              => (float[2,N,L,4] present, float[N,L,4] y, float[N,L,4] z)
               <int64 zero = {0}, int64 one = {1}, int64[1] a = {0}>
               { p = Gather(past, zero)  q = Gather(past, one)  c = Concat<axis = 1>(p, k)  d = Concat<axis = -2>(q, v)
-                e = Unsqueeze(c, a)  f = Unsqueeze(d, a)  present = Concat<axis = 0>(e, f)  y = Relu(c)  z = Exp(d) }""",
-    after="""(float[2,N,M,4] past, float[N,K,4] k, float[N,K,4] v) => (float[2,N,L,4] present, float[N,L,4] y, float[N,L,4] z)
+                e = Unsqueeze(c, a)  f = Unsqueeze(d, a)  present = Concat<axis = 0>(e, f)
+                y = Relu(c)  z = Exp(d) }""",
+    after="""(float[2,N,M,4] past, float[N,K,4] k, float[N,K,4] v)
+             => (float[2,N,L,4] present, float[N,L,4] y, float[N,L,4] z)
              <int64 zero = {0}, int64 one = {1}, int64[1] a = {0}>
              { e = Unsqueeze(k, a)  f = Unsqueeze(v, a)  g = Concat<axis = 0>(e, f)
                present = Concat<axis = 2>(past, g)  c = Gather(present, zero)  y = Relu(c)
@@ -61,7 +63,8 @@ class _Part:
         """(float[2,N,M,4] past, float[N,K,4] k) => (float[2,N,L,4] present)
            <int64 zero = {0}, int64 one = {1}, int64[1] a = {0}, int64[1] o = {1}, int64[1] w = {-1}>
            { p = Gather(past, zero)  q = Gather(past, one)  c = Concat<axis = 1>(p, k)  v = Slice(c, w, o, o)
-             d = Concat<axis = 1>(q, v)  e = Unsqueeze(c, a)  f = Unsqueeze(d, a)  present = Concat<axis = 0>(e, f) }""",
+             d = Concat<axis = 1>(q, v)  e = Unsqueeze(c, a)  f = Unsqueeze(d, a)
+             present = Concat<axis = 0>(e, f) }""",
         # As many operators as before.
         """(float[2,N,M,4] past, float[N,K,4] k, float[N,K,4] v) => (float[2,N,L,4] present, float[N,M,4] p)
            <int64 zero = {0}, int64 one = {1}, int64[1] a = {0}>
@@ -91,8 +94,7 @@ def _stacked(node: Node, context: Context) -> tuple[int, int, list[_Part]] | Non
     behind = along.pop()
     if behind is None or any(part.pick.operands[0] is not past for part in found):
         return None
-    indices = [value.const.scalar() if value is not None and value.const is not None else None for value in _indices(found)]
-    if indices != list(range(len(found))) or len({part.whole for part in found}) != len(found):
+    if [_place(part) for part in found] != list(range(len(found))) or len({part.whole for part in found}) != len(found):
         return None
     fewer = sum(part.pick.result.users == [part.whole.producer] for part in found) + 2 * len(found) + 1
     needed = sum(part.whole.users != [part.lift] for part in found) + len(found) + 2
@@ -101,8 +103,10 @@ def _stacked(node: Node, context: Context) -> tuple[int, int, list[_Part]] | Non
     return axis, behind, found
 
 
-def _indices(parts: Iterable[_Part]) -> list[Value | None]:
-    return [part.pick.operands[1] for part in parts]
+def _place(part: _Part) -> object:
+    """Which layer of the old stack a part was."""
+    index = part.pick.operands[1]
+    return None if index is None or index.const is None else index.const.scalar()
 
 
 def _part(node: Node, value: Value | None, axis: int, context: Context) -> _Part | None:

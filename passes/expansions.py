@@ -47,9 +47,9 @@ _LONGEST = 256
         # Positions of an embedding before an attention: the runtime fuses it all, and knows it by the Expand.
         """
         (int64[N, M] ids) => (float[N, M, 2] q, float[N, M, 2] k, float[N, M, 2] v)
-        <float[4, 2] words = {1,2,3,4,5,6,7,8}, float[3, 2] places = {1,2,3,4,5,6}, float[2] g = {1,2}, float[2] h = {1,2},
-         float[2, 2] w = {1,2,3,4}, float[2, 2] u = {4,5,6,7}, float[2, 2] t = {3,2,1,0},
-         int64 o = {0}, int64 i = {1}, int64[1] a = {0}> {
+        <float[4, 2] words = {1,2,3,4,5,6,7,8}, float[3, 2] places = {1,2,3,4,5,6},
+         float[2] g = {1,2}, float[2] h = {1,2}, float[2, 2] w = {1,2,3,4}, float[2, 2] u = {4,5,6,7},
+         float[2, 2] t = {3,2,1,0}, int64 o = {0}, int64 i = {1}, int64[1] a = {0}> {
             s = Shape(ids)
             n = Gather(s, i)
             r = Range(o, n, i)

@@ -65,8 +65,10 @@ class _Part:
                v = Transpose<perm = [0,2,1]>(s)  w = MatMul(q, v)  z = MatMul(w, u)  y = MatMul(z, o) }""",
     unless=[
         # One more operator than there is.
-        """(float[N,M,2] x) => (float[N,2,2] y) <float[2,2] a = {1,2,3,4}, float[2,2] b = {5,6,7,8}, float[2,2] o = {1,2,3,4}>
-           { p = MatMul(x, a)  q = MatMul(x, b)  v = Transpose<perm = [0,2,1]>(p)  w = MatMul(v, q)  y = MatMul(w, o) }""",
+        """(float[N,M,2] x) => (float[N,2,2] y)
+           <float[2,2] a = {1,2,3,4}, float[2,2] b = {5,6,7,8}, float[2,2] o = {1,2,3,4}>
+           { p = MatMul(x, a)  q = MatMul(x, b)  v = Transpose<perm = [0,2,1]>(p)  w = MatMul(v, q)
+             y = MatMul(w, o) }""",
         # They read different values.
         """(float[N,M,2] x, float[N,M,2] z) => (float[N,2,2] y)
            <float[2,2] a = {1,2,3,4}, float[2,2] b = {5,6,7,8}, float[2,2] o = {1,2,3,4}, float[2] i = {1,2}>
@@ -223,10 +225,9 @@ def _are_shared_alike(parts: list[_Part]) -> bool:
     weights = [weight_of(part.layer) for part in parts]
     if len(set(weights)) < len(weights):
         return False
-    shared = [
-        sorted(node.operands[0].producer.serial for node in readers(weight) if node.operands[0]) for weight in weights
-    ]
-    return bool(shared[0]) and all(item == shared[0] for item in shared)
+    shared = [[node.operands[0] for node in readers(weight)] for weight in weights]
+    places = [sorted((x.producer.serial, x.index) for x in found if x is not None) for found in shared]
+    return bool(places[0]) and all(item == places[0] for item in places)
 
 
 def _built(b: Builder, parts: list[_Part], merged: dict[tuple[Value, ...], Value]) -> Value:

@@ -48,7 +48,8 @@ _SMALL = 1 << 16
            { p = MatMul(x, w)  q = Add(p, b)  s = MatMul(q, k)  t = Div(s, f)  y = Softmax(t) }""",
         """(float[N,M,2] x, float[N,2,L] k, float[2,2] w) => (float[N,M,L] y) <float f = {4}>
            { q = MatMul(x, w)  s = MatMul(q, k)  t = Div(s, f)  y = Softmax(t) }""",
-        """(float[N,M,2] x, float[N,2,L] k) => (float[N,M,L] y) <float[2,2] w = {1e-20,2e-20,3e-20,4e-20}, float f = {1e24}>
+        """(float[N,M,2] x, float[N,2,L] k) => (float[N,M,L] y)
+           <float[2,2] w = {1e-20,2e-20,3e-20,4e-20}, float f = {1e24}>
            { q = MatMul(x, w)  s = MatMul(q, k)  t = Div(s, f)  y = Softmax(t) }""",
         # An attention that the runtime makes one operator of.
         """(float[N,M,2] x, float[N,2,L] k, float[N,1,L] m) => (float[N,M,L] y)

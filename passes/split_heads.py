@@ -85,7 +85,7 @@ def _move(graph: Graph, context: Context, node: Node) -> None:
 
 
 @graph_pass(
-    before="""(float[N,M,24] x) => (float[N,2,M,4] y, float[N,2,M,4] z, float[N,2,M,4] w) 
+    before="""(float[N,M,24] x) => (float[N,2,M,4] y, float[N,2,M,4] z, float[N,2,M,4] w)
               <int64[5] s = {0,0,3,2,4}, int64 i = {0}, int64 j = {1}, int64 k = {-1}>
               { r = Reshape(x, s)  t = Transpose<perm = [2,0,3,1,4]>(r)
                 a = Gather<axis = 0>(t, i)  b = Gather<axis = 0>(t, j)  c = Gather<axis = 0>(t, k)
@@ -96,11 +96,13 @@ def _move(graph: Graph, context: Context, node: Node) -> None:
                y = Relu(a)  z = Relu(b)  w = Relu(c) }""",
     unless=[
         # One place is not taken, or one is taken twice.
-        """(float[N,M,24] x) => (float[N,2,M,4] y, float[N,2,M,4] z) <int64[5] s = {0,0,3,2,4}, int64 i = {0}, int64 j = {1}>
+        """(float[N,M,24] x) => (float[N,2,M,4] y, float[N,2,M,4] z)
+           <int64[5] s = {0,0,3,2,4}, int64 i = {0}, int64 j = {1}>
            { r = Reshape(x, s)  t = Transpose<perm = [2,0,3,1,4]>(r)
              a = Gather<axis = 0>(t, i)  b = Gather<axis = 0>(t, j)  y = Relu(a)  z = Relu(b) }""",
         # The places are those of each head.
-        """(float[N,M,16] x) => (float[N,2,M,4] y, float[N,2,M,4] z) <int64[5] s = {0,0,2,2,4}, int64 i = {0}, int64 j = {1}>
+        """(float[N,M,16] x) => (float[N,2,M,4] y, float[N,2,M,4] z)
+           <int64[5] s = {0,0,2,2,4}, int64 i = {0}, int64 j = {1}>
            { r = Reshape(x, s)  t = Transpose<perm = [3,0,2,1,4]>(r)
              a = Gather<axis = 0>(t, i)  b = Gather<axis = 0>(t, j)  y = Relu(a)  z = Relu(b) }""",
         """(float[N,M,16] x) => (float[N,2,M,4] y, float[N,2,M,4] z, float[2,N,2,M,4] t)
@@ -167,8 +169,10 @@ def _all_places(turn: Node, axis: int, count: int | None, graph: Graph, context:
 
 
 @graph_pass(
-    before="""(float[N,M,8] x) => (float[N,M,4] y, float[N,M,4] z) <int64[4] s = {0,0,2,4}, int64 i = {0}, int64 j = {1}>
-              { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)  y = Relu(a)  z = Relu(b) }""",
+    before="""(float[N,M,8] x) => (float[N,M,4] y, float[N,M,4] z)
+              <int64[4] s = {0,0,2,4}, int64 i = {0}, int64 j = {1}>
+              { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)
+                y = Relu(a)  z = Relu(b) }""",
     after="""(float[N,M,8] x) => (float[N,M,4] y, float[N,M,4] z) <int64[2] p = {4,4}>
              { a, b = Split<axis = 2>(x, p)  y = Relu(a)  z = Relu(b) }""",
     unless=[

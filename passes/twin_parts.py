@@ -35,14 +35,14 @@ class _Twins:
 
 
 @graph_pass(
-    before="""(float[N,8,M,4] x, float[1,1,M,4] c, float[1,1,M,4] s) => (float[N,4,M,4] y, float[N,2,M,4] z, float[N,2,M,4] v)
-              <int64[3] p = {4,2,2}>
+    before="""(float[N,8,M,4] x, float[1,1,M,4] c, float[1,1,M,4] s)
+              => (float[N,4,M,4] y, float[N,2,M,4] z, float[N,2,M,4] v) <int64[3] p = {4,2,2}>
               { q, k, v = Split<axis = 1>(x, p)
                 a = Mul(q, c)  b, d = Split<axis = 3, num_outputs = 2>(q)  e = Concat<axis = 3>(d, b)  f = Mul(e, s)
                 g = Add(a, f)  h = Mul(k, c)  i, j = Split<axis = 3, num_outputs = 2>(k)
                 l = Concat<axis = 3>(j, i)  m = Mul(l, s)  n = Add(h, m)  y = Relu(g)  z = Exp(n) }""",
-    after="""(float[N,8,M,4] x, float[1,1,M,4] c, float[1,1,M,4] s) => (float[N,4,M,4] y, float[N,2,M,4] z, float[N,2,M,4] v)
-             <int64[2] p = {6,2}, int64[2] r = {4,2}>
+    after="""(float[N,8,M,4] x, float[1,1,M,4] c, float[1,1,M,4] s)
+             => (float[N,4,M,4] y, float[N,2,M,4] z, float[N,2,M,4] v) <int64[2] p = {6,2}, int64[2] r = {4,2}>
              { t, v = Split<axis = 1>(x, p)
                a = Mul(t, c)  b, d = Split<axis = 3, num_outputs = 2>(t)  e = Concat<axis = 3>(d, b)  f = Mul(e, s)
                w = Add(a, f)  g, n = Split<axis = 1>(w, r)  y = Relu(g)  z = Exp(n) }""",
@@ -180,8 +180,8 @@ def _is_ready(twins: _Twins, left: Node, right: Node) -> bool:
             continue
         elif (
             left.op_type == "Concat"
-            or not (one is two or _is_same_constant(one, two))
             or not _is_spread(one, rank - twins.axis)
+            or (one is not two and not _is_same_constant(one, two))
         ):
             return False
     return True
@@ -191,12 +191,11 @@ def _join(graph: Graph, context: Context, node: Node, index: int, sizes: list[in
     b = context.builder(graph)
     source = node.operands[0]
     assert source is not None
-    first, second = node.results[index], node.results[index + 1]
     joined = [*sizes[:index], sizes[index] + sizes[index + 1], *sizes[index + 2 :]]
     parts: list[Value] = [source]
     if len(joined) > 1:
         parts = list(b.Split(source, axis=twins.axis, split=joined, outputs=len(joined)))
-    made = {first: parts[index]}
+    made = {node.results[index]: parts[index]}
     for old in twins.nodes:
         results = b.like(old, *(made.get(item, item) if item is not None else None for item in old.operands))
         made.update(zip(old.results, results if isinstance(results, tuple) else (results,), strict=True))

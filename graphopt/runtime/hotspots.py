@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphopt.measurements import Profile, ProfileRow
@@ -11,6 +11,7 @@ from graphopt.runtime.profiling import Look, NodeTime
 from graphopt.runtime.sources import ModelSource
 
 UNTOUCHED = "left as they were"
+NO_NODE = "between nodes"
 BY_RUNTIME = "made by the runtime at load"
 _NODES_SHOWN = 20
 _SHORTEST_NAME = 4
@@ -37,11 +38,11 @@ def profile_of(
         return None
     on_device = all(look.kernels for look in looks)
     timed = tuple(look.kernels if on_device else look.nodes for look in looks)
-    runs = (looks[0].runs, looks[1].runs)
+    runs = tuple(look.kernel_runs if on_device else look.runs for look in looks)
     totals = tuple(sum(item.microseconds for item in side) for side in timed)
 
-    def rows(sides: Sequence[Iterable[NodeTime]], name: Callable[[int, NodeTime], str]) -> tuple[ProfileRow, ...]:
-        return _rows(sides, name, runs, (totals[0], totals[1]))
+    def rows(sides: Sequence[Sequence[NodeTime]], name: Callable[[int, NodeTime], str]) -> tuple[ProfileRow, ...]:
+        return _rows(sides, name, (runs[0], runs[1]))
 
     rewrites: tuple[ProfileRow, ...] = ()
     if touched is not None:
@@ -56,20 +57,22 @@ def profile_of(
         runs=min(runs),
         original_ms=totals[0] / runs[0] / 1e3,
         rewritten_ms=totals[1] / runs[1] / 1e3,
-        operators=rows(timed, lambda _, item: item.operator or "?"),
+        operators=rows(timed, lambda _, item: item.operator or NO_NODE),
         kernels=rows(timed, lambda _, item: item.name) if on_device else (),
-        nodes=rows([look.nodes for look in looks], lambda _, item: f"{item.name} ({item.operator})")[:_NODES_SHOWN],
+        nodes=_rows(
+            [look.nodes for look in looks],
+            lambda _, item: f"{item.name} ({item.operator})",
+            (looks[0].runs, looks[1].runs),
+        )[:_NODES_SHOWN],
         rewrites=rewrites,
     )
 
 
 def _rows(
-    sides: Sequence[Iterable[NodeTime]],
-    name: Callable[[int, NodeTime], str],
-    runs: tuple[int, int],
-    totals: tuple[float, float],
+    sides: Sequence[Sequence[NodeTime]], name: Callable[[int, NodeTime], str], runs: tuple[int, int]
 ) -> tuple[ProfileRow, ...]:
     """Add up by name, the most time first."""
+    totals = [sum(item.microseconds for item in side) for side in sides]
     spent: dict[str, list[float]] = {}
     for number, side in enumerate(sides):
         for item in side:

@@ -32,7 +32,6 @@ from graphopt.runtime.worker import Worker
 
 DECODE_STEPS = 16
 _LOAD_SECONDS = 600.0
-_FEED_SECONDS = 25.0
 # Of the time there is, what timing takes; the rest is for memory and placement, in processes of their own.
 _TIMING_SHARE = 0.85
 _LOOK_SECONDS = 2.5
@@ -78,8 +77,8 @@ def benchmark(
         data: A file or folder of the user's inputs; the first is used.
         threads: Threads within an operator; 0 is the runtime's default.
         sessions: Sessions of each side, at least 3.
-        max_time: Seconds for all of it. What cannot be left out is a few rounds in three sessions of each side, which
-            take longer with a model that is slow to load or run, and a profile where one is asked for.
+        max_time: Seconds for all of it once inputs are found, loading and warming up included. A few rounds in three
+            sessions of each side, and a profile where one is asked for, are made even where they take longer.
         concurrency: Requests at a time for the throughput on one session; 0 leaves it out.
         decode: Steps after a prefill for models that are decoders by their past and present; 0 leaves them out.
         profile: Whether to find out which operators and kernels take the time.
@@ -150,7 +149,7 @@ class _Benchmark:
         self.options = options
         self.wishes = wishes
         self.notes: list[str] = []
-        self.started = time.monotonic()
+        self.started = self.since = time.monotonic()
 
     def run(self, given: Mapping[str, Data] | None, data: str | Path | None) -> Benchmark:
         """Make inputs, time, look, conclude."""
@@ -162,6 +161,7 @@ class _Benchmark:
                 self.worker.call(provider_here, wishes.provider), wishes.threads, wishes.custom_ops
             )
             feed, generation = self._inputs(given, data, settings)
+            self.since = time.monotonic()
             work = Work(feed.values, wishes.concurrency, generation)
             timings = self._time(settings, work)
         except ExecutionError as error:
@@ -200,7 +200,7 @@ class _Benchmark:
         )
 
     def _left(self) -> float:
-        return self.wishes.max_time - (time.monotonic() - self.started)
+        return self.wishes.max_time - (time.monotonic() - self.since)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -216,9 +216,7 @@ class _Benchmark:
             if data is not None:
                 feed = read_data(data, info.inputs, 1)[0]
             else:
-                found = self._maker(info, structure, self.options).collect(
-                    session.run, seconds=min(_FEED_SECONDS, max(1.0, self.wishes.max_time))
-                )
+                found = self._maker(info, structure, self.options).collect(session.run)
                 if not found.working:
                     raise found.error if found.error is not None else FeedError(found.advice)
                 feed = found.working[0][0]

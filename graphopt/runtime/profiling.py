@@ -8,24 +8,27 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphopt.errors import ExecutionError
 from graphopt.measurements import Placement
 from graphopt.runtime import device_memory
+from graphopt.runtime.cupti import Collector, Kernel, owners
 from graphopt.runtime.placement import LARGEST_BYTES, operators_of, placement_of
 from graphopt.runtime.session import CPU, CUDA, Session, SessionSettings, problem
 from graphopt.runtime.timing import runner
 from graphopt.runtime.values import Data
 
 _KERNEL_TIME = "_kernel_time"
-_WARM_RUNS = 3
+_WARM_RUNS = 50
+_WARM_SECONDS = 1.0
 _WITH_BODIES = ("If", "Loop", "Scan")
 
 
@@ -60,6 +63,7 @@ class Look:
         unknown: Figure that is missing -> why.
         placement: The graph that really runs.
         runs: Runs that were profiled, warm-up not counted.
+        kernel_runs: Runs after them in which kernels on the device were timed.
         nodes: Time of every node that ran, in the order in which they first did.
         kernels: Time of every kernel on the device, with the operator of the node that launched it.
     """
@@ -69,6 +73,7 @@ class Look:
     unknown: dict[str, str] = field(default_factory=dict)
     placement: Placement | None = None
     runs: int = 0
+    kernel_runs: int = 0
     nodes: list[NodeTime] = field(default_factory=list)
     kernels: list[NodeTime] = field(default_factory=list)
 
@@ -97,6 +102,7 @@ def look_here(
         ExecutionError: The model does not run.
     """
     look = Look()
+    kernels: list[Kernel] = []
     if memory:
         _measure_memory(look, model, settings, feeds)
     with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
@@ -105,12 +111,13 @@ def look_here(
         try:
             session = Session(model, settings.but(optimized_path=path, profile_prefix=prefix))
             run = runner(session, feeds)
-            for _ in range(_WARM_RUNS if runs else 0):
-                run()
-            started = time.perf_counter()
-            while look.runs < max(1, runs) and (not look.runs or time.perf_counter() - started < seconds):
-                run()
-                look.runs += 1
+            _repeat(run, _WARM_RUNS if runs else 0, _WARM_SECONDS)
+            look.runs = _repeat(run, max(1, runs), seconds)
+            collector = Collector()
+            if runs and session.info.provider == CUDA and collector.start():
+                look.kernel_runs = _repeat(run, runs, seconds)
+                kernels = collector.stop()
+            begin = session.raw.get_profiling_start_time_ns()
             session.raw.end_profiling()
         except ExecutionError:
             raise
@@ -120,10 +127,21 @@ def look_here(
         if path is not None:
             with contextlib.suppress(OSError, ValueError):
                 operators = operators_of(path)
-        read_events(look, _events(prefix), look.runs)
+        events = _events(prefix)
+    read_events(look, events, kernels, begin)
     assigned = [(node.name, node.operator, node.provider) for node in look.nodes]
     look.placement = placement_of(assigned, operators, session.info.provider)
     return look
+
+
+def _repeat(run: Callable[[], Any], times: int, seconds: float) -> int:
+    """Run so many times, fewer if that takes too long, at least once unless `times` is 0; how often it was."""
+    started = time.perf_counter()
+    for number in range(times):
+        if number and time.perf_counter() - started > seconds:
+            return number
+        run()
+    return times
 
 
 def _measure_memory(look: Look, model: str | bytes, settings: SessionSettings, feeds: Mapping[str, Data]) -> None:
@@ -172,35 +190,44 @@ def _events(prefix: str) -> list[dict[str, Any]]:
     return found
 
 
-def read_events(look: Look, events: list[dict[str, Any]], runs: int) -> None:
-    """Add up the events of the last `runs` runs of a profile.
+def read_events(look: Look, events: list[dict[str, Any]], kernels: Sequence[Kernel] = (), begin: int = 0) -> None:
+    """Add up the events of the runs that `look` says were profiled, and the kernels of those after them.
 
-    The time of a node with bodies is what the nodes inside do not account for. A kernel belongs to the node whose call
-    the runtime wrote down last before it.
+    The time of a node with bodies is what the nodes inside do not account for.
+
+    Args:
+        look: Filled in here.
+        events: What the runtime's profiler wrote.
+        kernels: What ran on the device in the last `look.kernel_runs` runs, in which the host was slower.
+        begin: When the runtime's profiler began, ns since the epoch.
     """
-    begins = sorted(event["ts"] for event in events if event.get("name") == "model_run")
-    start = begins[-runs] if len(begins) >= runs else 0
+    begins = [*sorted(event["ts"] for event in events if event.get("name") == "model_run"), math.inf]
+    counted = look.runs + look.kernel_runs
+    start = begins[-1 - counted] if len(begins) > counted else 0
+    end = begins[-1 - look.kernel_runs] if len(begins) > look.kernel_runs else math.inf
     nodes: dict[str, NodeTime] = {}
-    kernels: dict[tuple[str, str], NodeTime] = {}
-    last = NodeTime("", "")
     calls: list[tuple[float, NodeTime, int]] = []
+    later: list[tuple[float, float, str]] = []
     for event in events:
-        name, category = str(event.get("name", "")), event.get("cat")
-        arguments = event.get("args") or {}
-        if event.get("ts", 0) < start:
+        name, at = str(event.get("name", "")), float(event.get("ts", 0))
+        if event.get("cat") != "Node" or not name.endswith(_KERNEL_TIME) or at < start:
             continue
-        if category == "Node" and name.endswith(_KERNEL_TIME):
-            label = name.removesuffix(_KERNEL_TIME)
-            operator, provider = str(arguments.get("op_name", "")), str(arguments.get("provider", ""))
-            last = nodes.setdefault(label, NodeTime(label, operator, provider))
-            last.durations.append(float(event["dur"]))
-            calls.append((float(event["ts"]), last, last.calls - 1))
-        elif category == "Kernel":
-            kernel = kernels.setdefault((name, last.name), NodeTime(name, last.operator, node=last.name))
-            kernel.durations.append(float(event.get("dur", 0)))
+        label, arguments = name.removesuffix(_KERNEL_TIME), event.get("args") or {}
+        if at >= end:
+            later.append((at, at + float(event["dur"]), label))
+            continue
+        operator, provider = str(arguments.get("op_name", "")), str(arguments.get("provider", ""))
+        node = nodes.setdefault(label, NodeTime(label, operator, provider))
+        node.durations.append(float(event["dur"]))
+        calls.append((at, node, node.calls - 1))
     _take_out_bodies(calls)
     look.nodes = list(nodes.values())
-    look.kernels = list(kernels.values())
+    found: dict[tuple[str, str], NodeTime] = {}
+    for kernel, owner in zip(kernels, owners(kernels, later, begin), strict=True):
+        operator = nodes[owner].operator if owner in nodes else ""
+        entry = found.setdefault((kernel.name, owner), NodeTime(kernel.name, operator, CUDA, owner))
+        entry.durations.append(kernel.nanoseconds / 1e3)
+    look.kernels = list(found.values())
 
 
 def _take_out_bodies(calls: list[tuple[float, NodeTime, int]]) -> None:

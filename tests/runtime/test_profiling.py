@@ -7,6 +7,7 @@ from runtime_models import text_model
 
 from graphopt.runtime import Touched, benchmark, device_memory
 from graphopt.runtime.contents import count_operators, node_names
+from graphopt.runtime.cupti import Collector, Kernel, _plain
 from graphopt.runtime.hotspots import BY_RUNTIME, UNTOUCHED, profile_of
 from graphopt.runtime.placement import graph_here, placement_of
 from graphopt.runtime.profiling import Look, NodeTime, look_here, read_events
@@ -38,10 +39,10 @@ def run_at(start: float) -> dict[str, object]:
 
 
 def test_only_the_last_runs_count_and_bodies_are_taken_out() -> None:
-    look = Look()
+    look = Look(runs=1)
     events = [run_at(0), event("if", "If", 1, 900), run_at(1000)]
     events += [event("if", "If", 1010, 50), event("inner", "Add", 1020, 30), event("after", "Mul", 1061, 5)]
-    read_events(look, events, 1)
+    read_events(look, events)
     assert {node.name: (node.microseconds, node.calls) for node in look.nodes} == {
         "if": (20.0, 1),
         "inner": (30.0, 1),
@@ -49,12 +50,30 @@ def test_only_the_last_runs_count_and_bodies_are_taken_out() -> None:
     }
 
 
-def test_kernels_belong_to_the_node_before_them() -> None:
-    look = Look()
-    kernel = {"cat": "Kernel", "name": "gemm_128x64", "ts": 3, "dur": 7, "args": {}}
-    read_events(look, [run_at(0), event("a", "MatMul", 1, 2, CUDA), kernel, event("b", "Add", 5, 1, CUDA)], 1)
-    (found,) = look.kernels
-    assert (found.name, found.operator, found.node, found.microseconds) == ("gemm_128x64", "MatMul", "a", 7.0)
+def test_kernels_belong_to_the_node_that_launched_them() -> None:
+    look = Look(runs=1, kernel_runs=1)
+    events = [run_at(0), event("a", "MatMul", 1, 2, CUDA), event("b", "If", 5, 9, CUDA), run_at(100)]
+    events += [event("a", "MatMul", 110, 20, CUDA), event("b", "If", 140, 40, CUDA), event("c", "Add", 150, 5, CUDA)]
+    begin = 1_000_000
+    launched = {"gemm": 115, "setup": 135, "copy": 145, "sum": 152, "more": 170}
+    kernels = [Kernel(name, begin + at * 1000, 7000) for name, at in launched.items()]
+    read_events(look, events, kernels, begin)
+    assert {kernel.name: kernel.node for kernel in look.kernels} == {
+        "gemm": "a",
+        "setup": "",
+        "copy": "b",
+        "sum": "c",
+        "more": "b",
+    }
+    assert [kernel.operator for kernel in look.kernels] == ["MatMul", "", "If", "", "If"]
+    assert all(kernel.microseconds == 7 for kernel in look.kernels)
+    assert {node.name: node.microseconds for node in look.nodes} == {"a": 2.0, "b": 9.0}  # the slower runs are left out
+
+
+def test_names_of_kernels_are_readable() -> None:
+    assert _plain(b"_ZN11onnxruntime4cuda17_UnaryElementWiseI6__halfEEvPKT_") == "_UnaryElementWise"
+    assert _plain(b"ampere_sgemm_128x64_tn") == "ampere_sgemm_128x64_tn"
+    assert Collector().stop() == []
 
 
 def test_placement_tells_what_the_cpu_was_left_with() -> None:
