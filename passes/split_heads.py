@@ -180,13 +180,15 @@ def _all_places(turn: Node, axis: int, count: int | None, graph: Graph, context:
            { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)  y = Relu(a)  z = Relu(b) }""",
         """(float[N,M,8] x) => (float[N,M,2] y, float[N,M,2] z) <int64[4] s = {0,-1,2,2}, int64 i = {0}, int64 j = {1}>
            { r = Reshape(x, s)  a = Gather<axis = 2>(r, i)  b = Gather<axis = 2>(r, j)  y = Relu(a)  z = Relu(b) }""",
+        # A number has no last axis.
+        "(float x) => (float y) <int64[1] s = {-1}, int64 i = {0}> { r = Reshape(x, s)  y = Gather(r, i) }",
     ],
 )
 def split_instead_of_divided(graph: Graph, context: Context) -> None:
     """Places of the last axis divided in two, each taken by a Gather, are the parts of a Split."""
     for node in sorted(graph.of_kind("Reshape"), key=lambda node: (node.rank, node.serial)):
         source, dims = node.operand(0), node.results[0].shape
-        if node.is_pinned or context.keeps(node) or source is None or source.shape is None or dims is None:
+        if node.is_pinned or context.keeps(node) or source is None or not source.shape or dims is None:
             continue
         if len(dims) != len(source.shape) + 1 or not all(map(same_dim, dims[:-2], source.shape[:-1])):
             continue
