@@ -6,7 +6,7 @@ from graphopt import _interrupt as _interrupt  # before all others: see there
 from graphopt import schema
 from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_pure, is_total
 from graphopt.analysis.position import is_position_independent
-from graphopt.api import Result, benchmark, explain, extract, optimize, verify
+from graphopt.api import Result, benchmark, explain, extract, optimize, sweep, verify
 from graphopt.errors import GraphoptError
 from graphopt.ir import (
     NOT_CONSTANT,
@@ -79,6 +79,7 @@ __all__ = [
     "rule",
     "save",
     "schema",
+    "sweep",
     "symbol",
     "to_proto",
     "var",

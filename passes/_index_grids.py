@@ -220,21 +220,37 @@ def truth_of(node: Node) -> bool | None:
     left, right = (_aligned(grid_of(value), rank) for value in node.operands)
     if left is None or right is None:
         return None
-    low: Size = left.start - right.start
+    difference = Grid(
+        left.start - right.start, tuple(one - other for one, other in zip(left.steps, right.steps, strict=True))
+    )
+    low, high = _bounds(difference, node.results[0].shape)
+    return test(low, high)
+
+
+def least_and_most(value: Value) -> tuple[int | None, int | None]:
+    """Bounds of what an integer tensor holds on every run, as far as that is known."""
+    if value.const is not None and 0 < value.const.size <= _LARGEST:
+        array = value.const.numpy()
+        return int(array.min()), int(array.max())
+    grid = grid_of(value)
+    return (None, None) if grid is None or value.shape is None else _bounds(grid, value.shape)
+
+
+def _bounds(grid: Grid, shape: tuple[Dim, ...]) -> tuple[int | None, int | None]:
+    low: Size = grid.start
     high: Size = low
-    for one, other, dim in zip(left.steps, right.steps, node.results[0].shape, strict=True):
-        step = one - other
+    for step, dim in zip(grid.steps, shape, strict=True):
         if symbol.always_equal(step, 0):
             continue
         if dim is None:
-            return None
+            return None, None
         if symbol.is_nonnegative(step):
             high = high + step * (dim - 1)
         elif symbol.is_nonnegative(-step):
             low = low + step * (dim - 1)
         else:
-            return None
-    return test(symbol.bounds(low)[0], symbol.bounds(high)[1])
+            return None, None
+    return symbol.bounds(low)[0], symbol.bounds(high)[1]
 
 
 def _above(least: int) -> Callable[[int | None, int | None], bool | None]:

@@ -203,6 +203,9 @@ class Spelling:
         """
         while self.operands and self.operands[-1] is None:
             self.operands.pop()
+        # A Loop lists its trip count and condition even where it has neither.
+        while len(self.operands) < new.min_inputs and new.inputs[len(self.operands)].optional:
+            self.operands.append(None)
         count, results = len(self.operands), self.node.results
         if not new.min_inputs <= count <= new.max_inputs:
             self.refuse(f"it has {count} operands, and {new.op_type} of opset {_said(new)} takes others")

@@ -41,6 +41,8 @@ _GROWING = ("ConstantOfShape", "Expand", "Tile")
         """(float[1,4] x, float[1] z) => (float[3,4] y) <int64[2] s = {3,4}> { e = Expand(z, s)  y = Div(x, e) }""",
         "(float[N,4] x, float[1,4] z) => (float[N,4] y) { s = Shape(x)  e = Expand(z, s)  y = Concat<axis = 0>(x, e) }",
         "(float[N,4] x, float[M,1] z) => (float[K,4] y) <int64[2] s = {7,4}> { e = Expand(z, s)  y = Div(x, e) }",
+        # A Tile of more than one element repeats all of them.
+        "(float[4] x, float[2] z) => (float[4] y) <int64[1] s = {2}> { e = Tile(z, s)  y = Div(x, e) }",
         # A runtime computes it in another way there.
         "(float[N,4] x, float[1] z) => (float[N,4] y) { s = Shape(x)  e = Expand(z, s)  y = Pow(x, e) }",
         "(float16[N,4] x, float16[1] z) => (float16[N,4] y) { s = Shape(x)  e = Expand(z, s)  y = Add(x, e) }",
@@ -77,6 +79,10 @@ def broadcast_with_rounding(graph: Graph, context: Context) -> None:
            { e = Expand(z, s)  y = MatMul(x, e) }""",
         """(float[4] x, float[1,4,3] z) => (float[5,3] y) <int64[3] s = {5,4,3}>
            { e = Expand(z, s)  y = MatMul(x, e) }""",
+        # The dim that is summed over.
+        "(float[N,4] x, float[1,3] z) => (float[N,3] y) <int64[2] s = {4,3}> { e = Expand(z, s)  y = MatMul(x, e) }",
+        "(float[N,4] x, float[2,3] z) => (float[N,3] y) <int64[2] s = {2,1}> { e = Tile(z, s)  y = MatMul(x, e) }",
+        "(float[N,2] x, float[4,3] z) => (float[N,3] y) <int64[2] s = {1,2}> { e = Tile(x, s)  y = MatMul(e, z) }",
     ],
     numeric="R",
 )
@@ -96,6 +102,8 @@ def _shrink(graph: Graph, context: Context, may_read: Callable[[Node], bool]) ->
         b = context.builder(graph)
         source = _source(node, b)
         if source is None or not all(_gives_the_same(user, result, source, b) for user in result.users):
+            continue
+        if not _stretches(node, source) or any(_sums_over(*use, source) for use in result.uses):
             continue
         with context.rewrite(graph):
             if source.producer.graph is None:
@@ -130,6 +138,30 @@ def _gives_the_same(node: Node, old: Value, new: Value, b: Builder) -> bool:
     operands = [new if operand is old else operand for operand in node.operands]
     result: Value = b.like(node, *operands)
     return same_shape(result, node.results[0]) and result.dtype is node.results[0].dtype
+
+
+def _stretches(node: Node, source: Value) -> bool:
+    """True if only dims of size 1 are repeated, as broadcasting does; a Tile may repeat others."""
+    old, new = source.shape, node.results[0].shape
+    if node.op_type != "Tile":
+        return True
+    return (
+        old is not None
+        and new is not None
+        and len(old) == len(new)
+        and all(dim == 1 or same_dim(dim, size) for dim, size in zip(old, new, strict=True))
+    )
+
+
+def _sums_over(node: Node, index: int, source: Value) -> bool:
+    """True if a MatMul sums over a dim of an operand that it must not find narrower."""
+    if node.op_type != "MatMul":
+        return False
+    old, new = node.operands[index], source.shape
+    if old is None or not old.shape or not new:
+        return True
+    axis = -2 if index == 1 and len(old.shape) > 1 else -1
+    return len(new) < -axis or not same_dim(old.shape[axis], new[axis])
 
 
 def _is_exact(node: Node) -> bool:

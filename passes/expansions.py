@@ -7,6 +7,7 @@ import numpy as np
 from graphopt import (
     Builder,
     Context,
+    Expr,
     Graph,
     Kind,
     Node,
@@ -15,9 +16,10 @@ from graphopt import (
     graph_pass,
     is_elementwise,
     is_position_independent,
+    symbol,
 )
-from passes._index_grids import COMPARISONS, truth_of
-from passes._proofs import HALVES, same_shape, same_type
+from passes._index_grids import COMPARISONS, least_and_most, truth_of
+from passes._proofs import HALVES, axis_of, same_dim, same_shape, same_type
 from passes._runtime_embedding import counts_positions
 from passes._storing import erase_dead, may_go
 
@@ -42,6 +44,21 @@ _LONGEST = 256
         (float[1, 3] x, float[1, 3] y) => (float[2, 3] z) <int64[2] s = {2, 1}> {
             wide = Expand(y, s)
             z = Add(x, wide)
+        }
+        """,
+        # An empty lookup finds everything, one of all positions may not.
+        """
+        (int64[N, M] ids) => (float[N, M, 2] y)
+        <float[4, 2] words = {1,2,3,4,5,6,7,8}, float[3, 2] places = {1,2,3,4,5,6},
+         int64 o = {0}, int64 i = {1}, int64[1] a = {0}> {
+            s = Shape(ids)
+            n = Gather(s, i)
+            r = Range(o, n, i)
+            p = Unsqueeze(r, a)
+            e = Expand(p, s)
+            f = Gather(words, ids)
+            c = Gather(places, e)
+            y = Add(f, c)
         }
         """,
         # Positions of an embedding before an attention: the runtime fuses it all, and knows it by the Expand.
@@ -163,7 +180,7 @@ def _is_stretching(user: Node, smaller: dict[Value, Value], context: Context) ->
 def _keeps_bits(user: Node, made: Value) -> bool:
     """True if the kernel gives the same bits for each element of the small tensors."""
     if user.op_type == "Gather":
-        return True
+        return _finds_all(user, made.producer)
     if user.op_type == "Where" and all(
         value is not None and _has_no_negative_zero(value) for value in made.producer.operands[1:]
     ):
@@ -175,6 +192,27 @@ def _keeps_bits(user: Node, made: Value) -> bool:
         for old, new in zip(user.operands, made.producer.operands, strict=True)
     )
     return is_position_independent(user.op_type, read.dtype, same_form=same_form)
+
+
+def _finds_all(large: Node, small: Node) -> bool:
+    """True if looking up what was not expanded cannot fail where an Expand to nothing made an empty lookup of it."""
+    data, before, after = large.operands[0], large.operands[1], small.operands[1]
+    if data is None or before is None or after is None or before.shape is None or after.shape is None:
+        return False
+    kept = (None,) * (len(before.shape) - len(after.shape)) + after.shape
+    if all(
+        same_dim(old, new) or (new is not None and symbol.is_positive(new))
+        for old, new in zip(kept, before.shape, strict=True)
+    ):
+        return True
+    axis = axis_of(large, data.rank)
+    size = None if axis is None or data.shape is None else data.shape[axis]
+    low, high = least_and_most(after)
+    return size is not None and low is not None and high is not None and _is_within(low, high, size)
+
+
+def _is_within(low: int, high: int, size: int | Expr) -> bool:
+    return symbol.is_nonnegative(size + low) and symbol.is_positive(size - high)
 
 
 def _has_no_negative_zero(value: Value) -> bool:

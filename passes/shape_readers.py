@@ -6,10 +6,13 @@ custom operator reads.
 
 from __future__ import annotations
 
-from graphopt import Builder, Match, Miss, Node, Value, op, rule, var
+import numpy as np
+
+from graphopt import Builder, DType, Match, Miss, Node, Value, const, op, rule, var
+from passes._permutation import perm_of
 from passes._proofs import axes_of, contents, is_given, same_shape
 
-x = var("x")
+x, indices = var("x"), const("indices")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -60,6 +63,40 @@ def _same_shape_operand(node: Node) -> Value | None:
     if node.op_type in _ONE_OPERAND:
         return operands[0] if operands else None
     return next((value for value in operands if same_shape(value, node.result)), None)
+
+
+_TURNED = op.Transpose(x)
+_TURNED_SHAPE = op.Shape(_TURNED)
+
+
+@rule(
+    op.Gather(_TURNED_SHAPE, indices),
+    before="""(float[N,M,L] x, float[N,M,K] z) => (int64 y, float[N,L,K] v) <int64 i = {-1}>
+              { t = Transpose<perm = [0,2,1]>(x)  s = Shape(t)  y = Gather(s, i)  v = MatMul(t, z) }""",
+    after="""(float[N,M,L] x, float[N,M,K] z) => (int64 y, float[N,L,K] v) <int64 i = {1}>
+             { t = Transpose<perm = [0,2,1]>(x)  s = Shape(x)  y = Gather(s, i)  v = MatMul(t, z) }""",
+    unless=[
+        "(float[N,M] x, int64 i) => (int64 y) { t = Transpose(x)  s = Shape(t)  y = Gather(s, i) }",
+        # The whole shape is needed anyway.
+        """(float[N,M] x) => (int64 y, int64[2] s, float[M,N] t) <int64 i = {0}>
+           { t = Transpose(x)  s = Shape(t)  y = Gather(s, i) }""",
+    ],
+    keep=(_TURNED,),
+)
+def dim_before_transpose(m: Match, b: Builder) -> Value | Miss:
+    """A dim is read before a Transpose: a product takes that in for nothing where nobody else asks for its result."""
+    shape, turned, constant = m.node(_TURNED_SHAPE), m.node(_TURNED), m[indices].const
+    perm = perm_of(turned)
+    if perm is None or constant is None or constant.dtype not in (DType.INT32, DType.INT64):
+        return b.no("the permutation is not known")
+    if m.root.operand(0) is not shape.result or len(shape.attributes):
+        return b.no("it is no dim of the whole shape")
+    found = constant.numpy()
+    if not ((found >= -len(perm)) & (found < len(perm))).all():
+        return b.no("there is no such dim")
+    places: Value = b.constant(np.asarray(perm, constant.dtype.numpy)[found], constant.dtype)
+    made: Value = b.like(m.root, b.like(shape, m[x]), places)
+    return made
 
 
 _SHAPE = op.Shape(x)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, assert_never
 
+from graphopt import schema
 from graphopt.errors import EditError
 from graphopt.ir import edits
 from graphopt.ir.attributes import checked_attribute, is_same_attribute
@@ -45,14 +46,18 @@ class Graph(Structure):
         name: str = "",
         overload: str = "",
     ) -> Node:
-        """An operator application that is not in the graph yet; trailing omitted operands are dropped.
+        """An operator application that is not in the graph yet; trailing omitted operands are dropped if they may be.
 
         Raises:
             EditError: an attribute's value is none that ONNX has.
         """
         trimmed = list(operands)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
+        if trimmed and trimmed[-1] is None:
+            # A Loop must list its trip count and condition even where it has neither.
+            known = schema.operator(domain, op_type, self.opsets.get(domain, 0))
+            least = 0 if known is None else known.min_inputs
+            while len(trimmed) > least and trimmed[-1] is None:
+                trimmed.pop()
         return Node(
             self.model.next_serial(),
             Kind.OPERATOR,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,6 +16,8 @@ from graphopt.report.units import bytes_text, seconds_text
 STYLES = {"faster": "bold green", "slower": "bold red"}
 _ROWS_SHOWN = 10
 _NAME_WIDTH = 60
+_WHOLE = ("original", "rewritten", "before", "after", "share", "calls", "ratio", "99% interval")
+_LEFT = ("measured", "verdict")
 
 
 def benchmark_text(benchmark: Benchmark, *, verbose: int = 0) -> RenderableType:
@@ -142,7 +145,8 @@ def _grid() -> Table:
 def _table(*columns: str, left: Sequence[str] = ()) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+        justify: Literal["left", "right"] = "left" if column in left else "right"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column in _WHOLE)
     return table
 
 
@@ -195,25 +199,24 @@ def _most(counts: Mapping[str, int]) -> str:
     return ", ".join(shown) + (", …" if len(counts) > len(shown) else "")
 
 
-def _comparisons(points: Sequence[Benchmark], names: Sequence[str] = ()) -> Table:
-    table = _table(
-        *names, "measured", "original", "rewritten", "", "ratio", "99% interval", "verdict", "how",
-        left=("measured", "", "verdict", "how"),
-    )  # fmt: skip
+def _comparisons(points: Sequence[Benchmark], names: Sequence[str] = ()) -> RenderableType:
+    table = _table(*names, "measured", "original", "rewritten", "ratio", "99% interval", "verdict", left=_LEFT)
+    details: dict[str, dict[str, None]] = {}
     for point in points:
         for item in point.comparisons:
+            details.setdefault(item.name, {})[item.detail] = None
             table.add_row(
                 *(str(point.dims.get(name, "")) for name in names),
-                item.name,
+                f"{item.name}, {item.unit}",
                 _number(item.original),
                 _number(item.rewritten),
-                item.unit,
                 _ratio(item.ratio),
                 _interval(item.low, item.high),
                 _verdict(item.verdict),
-                item.detail,
             )
-    return table
+    # Along a sweep the dims say it where the details differ.
+    how = [f"{name}: {next(iter(told))}" for name, told in details.items() if len(told) == 1]
+    return Group(table, Text(f"({'; '.join(how)})", style="dim")) if how else table
 
 
 def _verdict(verdict: str) -> Text:

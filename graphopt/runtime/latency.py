@@ -233,7 +233,10 @@ class _Benchmark:
         )
 
     def _generation(self, session: RemoteSession, info: SessionInfo, structure: Structure) -> Generation | None:
-        if not self.wishes.decode or not cache_pairs(info) or self.options.shapes:
+        if not self.wishes.decode or not cache_pairs(info):
+            return None
+        if self.options.shapes:
+            self.notes.append("prefill and decode were not timed apart: whole shapes are given; give dims instead")
             return None
         options = self.options
 
