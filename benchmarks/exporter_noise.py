@@ -150,7 +150,7 @@ def optimized(model: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
 def timed(original: Path, rewritten: Path, shapes: Any, provider: str, seconds: float) -> dict[str, Any]:
     """Time two models against each other; keep what a table needs."""
     speed = graphopt.benchmark(
-        original, rewritten, provider=provider, shapes=shapes, max_time=seconds, memory=False, sessions=5
+        original, rewritten, provider=provider, shapes=shapes, max_time=seconds, memory=False, sessions=7
     )
     sides = (speed.original, speed.rewritten)
     return {
