@@ -17,6 +17,11 @@ from passes._proofs import Dim, same_dim
 Size = int | Expr
 _DEPTH = 24
 _LARGEST = 1 << 12
+_MOVES = (
+    *("Expand", "Flatten", "Gather", "GatherElements", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose"),
+    "Unsqueeze",
+)
+"""What they give holds nothing that their first operand does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +234,14 @@ def truth_of(node: Node) -> bool | None:
 
 def least_and_most(value: Value) -> tuple[int | None, int | None]:
     """Bounds of what an integer tensor holds on every run, as far as that is known."""
-    if value.const is not None and 0 < value.const.size <= _LARGEST:
-        array = value.const.numpy()
+    source: Value | None = value
+    for _ in range(_DEPTH):
+        if source is None or source.producer.op_type not in _MOVES:
+            break
+        source = source.producer.operand(0)
+    constant = None if source is None else source.const
+    if constant is not None and 0 < constant.size <= _LARGEST and constant.dtype.is_integer:
+        array = constant.numpy()
         return int(array.min()), int(array.max())
     grid = grid_of(value)
     return (None, None) if grid is None or value.shape is None else _bounds(grid, value.shape)

@@ -24,6 +24,8 @@ _REFERENCES = {
     8: "value_strings",
 }
 """The attribute of `Constant` that holds a value of a kind of attribute."""
+_OTHER_BITS = {"AveragePool": 19}
+"""Operators that ONNX Runtime has another kernel for from an opset on, which adds in another order."""
 
 
 def is_asked(model: Model, options: Options) -> bool:
@@ -58,7 +60,7 @@ def convert(graph: Graph, context: Context) -> None:
     if target is None or not is_asked(model, context.options):
         return
     try:
-        plans = _plans(model, target)
+        plans = _plans(model, target, is_exact=context.options.level == "exact")
     except Refusal as refusal:
         context.take_back(str(refusal))
     with context.rewrite(graph):
@@ -83,7 +85,7 @@ def _roots(model: Model) -> list[Graph]:
 # --- planning: nothing is edited --------------------------------------------------------------------------------------
 
 
-def _plans(model: Model, target: int) -> list[Spelling]:
+def _plans(model: Model, target: int, *, is_exact: bool) -> list[Spelling]:
     """How every node that changes is written.
 
     Raises:
@@ -100,15 +102,18 @@ def _plans(model: Model, target: int) -> list[Spelling]:
             for node in scope.order():
                 if node.domain != "":
                     continue
-                plan = _plan(node, source, target)
+                plan = _plan(node, source, target, is_exact=is_exact)
                 if plan is not None:
                     plans.append(plan)
             _refuse_sparse(scope, target)
     return plans
 
 
-def _plan(node: Node, source: int, target: int) -> Spelling | None:
+def _plan(node: Node, source: int, target: int, *, is_exact: bool) -> Spelling | None:
     try:
+        least = _OTHER_BITS.get(node.op_type)
+        if is_exact and least is not None and min(source, target) < least <= max(source, target):
+            raise Refusal(f"runtimes round otherwise in it from opset {least} on")
         plan = converted(node, source, target)
         if plan is not None and plan.expansion is not None and node.is_pinned:
             raise Refusal("it is kept by name, and takes other operators there")

@@ -81,6 +81,9 @@ def _split(graph: Graph, context: Context, source: Value, axis: int, parts: dict
         """(float[1,4,8] x) => (float[2,8] y, float[2,8] z) <int64[1] a = {0}>
            { u, v = Split<axis = 1, num_outputs = 2>(x)  s = Squeeze(u, a)  t = Squeeze(v, a)
              y = Relu(s)  z = Relu(t) }""",
+        # Where the last one is, nobody knows.
+        """(float[N,M,8] x, int64[2] p) => (float[N,8] y) <int64[1] a = {1}>
+           { u, v = Split<axis = 1>(x, p)  s = Squeeze(v, a)  y = Relu(s) }""",
     ],
 )
 def gathers_instead_of_split(graph: Graph, context: Context) -> None:
@@ -93,31 +96,34 @@ def gathers_instead_of_split(graph: Graph, context: Context) -> None:
             continue
         source = node.operands[0]
         assert source is not None
-        for index, squeeze in squeezes.items():
+        for place, squeeze in squeezes.items():
             b = context.builder(graph)
-            place = np.array(index, dtype=np.int64)
-            context.replace(squeeze.results[0], b.Gather(source, place, axis=node.param("axis")), b)
+            index = np.array(place, dtype=np.int64)
+            context.replace(squeeze.results[0], b.Gather(source, index, axis=node.param("axis")), b)
         if not node.is_used:
             with context.rewrite(graph):
                 graph.erase(node)
 
 
 def _squeezes(node: Node, context: Context) -> dict[int, Node] | None:
-    """The only reader of each result of a Split, if all of them squeeze the axis, which is 1."""
+    """The only reader of each result of a Split by its place, if all of them squeeze the axis, which is 1."""
     axis = axis_of(node, node.operands[0].rank) if node.operands[0] is not None else None
     found: dict[int, Node] = {}
+    place: int | None = 0
     for result in node.results:
+        first, size = place, None if axis is None else size_along(result, axis)
+        place = None if first is None or size is None else first + size
         if not result.is_used:
             continue
         use = result.sole_use()
         user = None if use is None else use[0]
-        if axis is None or user is None or not user.is_op("Squeeze") or size_along(result, axis) != 1:
+        if axis is None or first is None or user is None or not user.is_op("Squeeze") or size != 1:
             return None
         if user.graph is not node.graph or user.is_pinned or context.keeps(user):
             return None
         if axes_given(user) != (axis,):
             return None
-        found[result.index] = user
+        found[first] = user
     return found or None
 
 

@@ -97,6 +97,17 @@ class Inference:
                 find_bounds(self)
                 self._find_equations()
 
+    def learn_more(self) -> bool:
+        """Ask again what sizes must be, in a model that has become simpler; False if that shows nothing new."""
+        inputs = self.model.graph.inputs
+        types, count = [value.type for value in inputs], len(self._equations)
+        with collector_paused():
+            find_bounds(self)
+            self._find_equations()
+        return len(self._equations) > count or any(
+            value.type is not type for value, type in zip(inputs, types, strict=True)
+        )
+
     def run_graph(self, graph: Graph) -> None:
         """Infer one graph, operators in topological order, bodies with their owners."""
         for node in graph.order():

@@ -102,7 +102,7 @@ class MetaOptimizer:
                 if outcome is not None:
                     stopped_by = outcome
                     break
-                if recorder.edits == edits_before:
+                if recorder.edits == edits_before and not context.inference.learn_more():
                     break
                 if sweeps >= self.selection.max_sweeps:
                     stopped_by = "sweep limit"

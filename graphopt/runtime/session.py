@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from graphopt.errors import (
     ExecutionError,
     FeedRefusedError,
@@ -26,6 +28,10 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 _SHORT_NAMES = {"cpu": CPU, "cuda": CUDA, "gpu": CUDA, "tensorrt": "TensorrtExecutionProvider"}
 _QUIET = 4  # only fatal messages: failures come back as exceptions, the rest is noise on the screen
+_ALIGNMENT = 64
+"""Where the runtime's tensors begin in memory: at multiples of that many bytes."""
+_MOST_ALIGNED = 1 << 24
+"""Bytes of the largest tensor that is copied for that."""
 
 # ModelProto{ir_version: 8, opset_import{version: 13}, graph{Identity: x -> y, float[1]}}, written out so that asking
 # for a provider needs neither a file nor the onnx package.
@@ -240,7 +246,7 @@ class Session:
             WorkerMemoryError: There is not enough memory.
         """
         ort = runtime()
-        ready = {name: to_ort(value, self._types.get(name, ""), ort) for name, value in feeds.items()}
+        ready = {name: _aligned(to_ort(value, self._types.get(name, ""), ort)) for name, value in feeds.items()}
         outputs: dict[str, Data] = {}
         try:
             if self._plain or not self.exotic:
@@ -256,6 +262,22 @@ class Session:
         except Exception as error:
             raise problem(error, loading=False) from error
         return {port.name: outputs[port.name] for port in self.info.outputs}
+
+
+def _aligned(value: Any) -> Any:
+    """Numbers that begin where the runtime's own tensors begin: some kernels add in another order elsewhere.
+
+    Constants that are folded are fed, and would give other bits than the initializers they are.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or not 0 < value.nbytes <= _MOST_ALIGNED:
+        return value
+    if value.__array_interface__["data"][0] % _ALIGNMENT == 0:
+        return value
+    room = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.__array_interface__["data"][0] % _ALIGNMENT
+    copy = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy
 
 
 def _providers(settings: SessionSettings) -> tuple[list[str], list[dict[str, str]]]:

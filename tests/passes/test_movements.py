@@ -136,3 +136,13 @@ def test_kept_nodes_stay() -> None:
     )
     assert operators(run(model, *_ALL)) == {"Reshape": 1, "Relu": 1}
     assert operators(run(model, *_ALL, keep=["a"])) == {"Reshape": 2, "Relu": 1}
+
+
+def test_a_part_behind_a_longer_one_is_picked_from_where_it_is() -> None:
+    model = model_of(
+        """g (float[N,4,3] x) => (float[N,3] y) <int64[2] p = {3,1}, int64[1] a = {1}>
+           { u, v = Split<axis = 1>(x, p)  s = Squeeze(v, a)  y = Relu(s) }"""
+    )
+    result = run(model, splitting)
+    assert operators(result) == {"Gather": 1, "Relu": 1}
+    assert_equal(model, result, ({"x": floats(2, 4, 3)},))

@@ -390,3 +390,28 @@ def test_attention_is_written_in_parts() -> None:
     feed = {"q": floats(1, 4, 3, 8), "k": floats(1, 2, 5, 8, seed=1), "v": floats(1, 2, 5, 8, seed=2), "m": mask}
     result = convert(text, 23, 14, feeds=(feed,), numeric="R")
     assert "Attention" not in operators(result)
+
+
+def test_a_loop_without_condition_and_states_keeps_its_place_for_both() -> None:
+    model = model_of(
+        """g (float[2] x, int64 n) => (float[M,2] z) {
+            z = Loop(n, "") <body = b (int64 i, bool go) => (bool again, float[2] q) {
+                again = Identity(go)
+                f = Cast<to = 1>(i)
+                q = Add(x, f)
+            }>
+        }""",
+        opset=17,
+    )
+    result = optimize(model, opset=20, strict=True).model
+    assert [len(node.input) for node in result.graph.node if node.op_type == "Loop"] == [2]
+    assert_equal(model, result, ({"x": floats(2), "n": np.array(3)},))
+
+
+def test_exactly_no_average_is_taken_by_another_kernel() -> None:
+    text = "g (float[1,2,4,4] x) => (float[1,2,2,2] y) { y = AveragePool<kernel_shape = [2,2], strides = [2,2]>(x) }"
+    model = model_of(text, opset=17)
+    with pytest.raises(OpsetError, match="round otherwise"):
+        optimize(model, opset=20, level="exact")
+    assert operators(optimize(model, opset=20).model) == {"AveragePool": 1}
+    assert operators(optimize(model, opset=18, level="exact").model) == {"AveragePool": 1}
