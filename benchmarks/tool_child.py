@@ -27,8 +27,9 @@ Run = Callable[[str, str], None]
 def graphopt(level: str, **options: Any) -> Run:
     """Prepare graphopt at one level, without its verification: the others do not verify either."""
     module = importlib.import_module("graphopt")
-    for late in ("passes", "onnxruntime"):
+    for late in ("passes", "onnxruntime", "graphopt.runtime.folding"):
         importlib.import_module(late)
+    importlib.import_module("graphopt.pipeline").load_registry()  # imports every pass
 
     def run(source: str, target: str) -> None:
         module.optimize(source, level=level, verify=False, **options).save(target)
