@@ -87,8 +87,13 @@ def number(value: Value | None, beside: Value | None = None) -> float | None:
 
 
 def is_near(found: float | None, wanted: float) -> bool:
-    """True for the number as any exporter writes it: rounded to five digits, or in half precision."""
-    return found is not None and math.isclose(found, wanted, rel_tol=5e-4)
+    """True for the number as any exporter writes it: rounded to five digits, or in half precision.
+
+    Whole numbers and halves of them need no rounding.
+    """
+    return found is not None and (
+        found == wanted if (2 * wanted).is_integer() else math.isclose(found, wanted, rel_tol=5e-4)
+    )
 
 
 def other(node: Node, value: Value | None) -> Value | None:

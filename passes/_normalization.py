@@ -167,6 +167,8 @@ def _replace(found: _Found, inner: Cover, context: Context, *, centred: bool) ->
         path.append(lowered)
     if x.dtype not in _KERNELS or x.shape is None:
         return
+    if x.dtype is DType.DOUBLE and float(np.float32(found.epsilon)) != found.epsilon:
+        return  # an attribute holds no more digits
     dims = x.shape[found.axis :]
     if not all(isinstance(dim, int) for dim in dims) or math.prod(int(dim or 0) for dim in dims) < 2:
         return  # the runtime's kernel refuses to normalize a single number

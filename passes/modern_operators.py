@@ -43,6 +43,9 @@ def _has(graph: Graph, opset: int) -> bool:
         """(float[2,3] x) => (float[2,3] y) <float c = {1.5}, float one = {1.0}, float half = {0.5}> {
             z = Div(x, c)  e = Erf(z)  a = Add(e, one)  m = Mul(x, a)  y = Mul(m, half)
         }""",
+        """(float[2,3] x) => (float[2,3] y) <float c = {1.4142135}, float one = {1.0004}, float half = {0.5}> {
+            z = Div(x, c)  e = Erf(z)  a = Add(e, one)  m = Mul(x, a)  y = Mul(m, half)
+        }""",
         """(float[2,3] x, float[2,3] w) => (float[2,3] y)
            <float c = {1.4142135}, float one = {1.0}, float half = {0.5}> {
             z = Div(x, c)  e = Erf(z)  a = Add(e, one)  m = Mul(w, a)  y = Mul(m, half)
@@ -208,7 +211,7 @@ def _is_power(cover: Cover, value: Value | None, x: Value, exponent: int) -> boo
         return False
     if node.op_type == "Pow":
         found = node.operand(1)
-        given = None if found is None or found.const is None else found.const.scalar()
+        given = None if found is None or found.const is None or found.const.rank else found.const.scalar()
         return node.operand(0) is x and given == exponent
     rest = other(node, x)
     return rest is x if exponent == 2 else _is_power(cover, rest, x, exponent - 1)
@@ -330,6 +333,11 @@ def _put(cover: Cover, context: Context, op_type: str, x: Value) -> None:
            float[4] w = {1.0, 0.5, 2.0, 1.5}, float[4] c = {0.0, 0.1, 0.2, 0.3}> {
             m = ReduceMean(x, a)  d = Sub(x, m)  p = Pow(d, two)  v = ReduceMean(p, a)
             e = Add(v, eps)  s = Sqrt(e)  n = Div(d, s)  f = Mul(n, w)  y = Add(f, c)
+        }""",
+        # The attribute has no more than the digits of float32.
+        """(double[2,5,4] x) => (double[2,5,4] y) <int64[1] a = {-1}, double two = {2.0}, double eps = {0.00001}> {
+            m = ReduceMean(x, a)  d = Sub(x, m)  p = Pow(d, two)  v = ReduceMean(p, a)
+            e = Add(v, eps)  s = Sqrt(e)  y = Div(d, s)
         }""",
         """(float[2,4,4] x) => (float[2,4,4] y) <int64[1] a = {1}, float two = {2.0}, float eps = {0.00001},
            float[4] w = {1.0, 0.5, 2.0, 1.5}, float[4] c = {0.0, 0.1, 0.2, 0.3}> {

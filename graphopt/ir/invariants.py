@@ -15,13 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import networkx as nx
-
-from graphopt.errors import InvariantViolationError
+from graphopt.errors import EditError, InvariantViolationError
 from graphopt.ir.graph import Graph
 from graphopt.ir.model import Model
 from graphopt.ir.node import Kind, Node
-from graphopt.ir.order import stable_order
 from graphopt.ir.types import TensorType, contradict
 
 
@@ -70,8 +67,8 @@ def check_graph(graph: Graph, nodes: Iterable[Node] | None = None, checked: dict
 
 def _check_acyclic(graph: Graph) -> None:
     try:
-        stable_order(graph.nx)
-    except nx.NetworkXUnfeasible:
+        graph.sorted_nodes()  # the passes that come next want it, too
+    except EditError:
         cycle = " -> ".join(repr(node) for node in graph.find_cycle()[:10])
         raise InvariantViolationError(4, f"graph '{graph.name}' has a cycle: {cycle}") from None
 

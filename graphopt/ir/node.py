@@ -221,6 +221,8 @@ class Node:
             body: The body.
         """
         self._bodies = MappingProxyType({**self._bodies, name: body})
+        if self.graph is not None:
+            self.graph.note_owner(self)
 
     def operand(self, index: int) -> Value | None:
         """The operand at a position, None where it is omitted or past the end."""

@@ -30,6 +30,7 @@ class Structure:
         "_kinds",
         "_next_rank",
         "_order",
+        "_owners",
         "changes",
         "details",
         "model",
@@ -59,6 +60,8 @@ class Structure:
         self._edges: MultiDiGraph[Node] = MultiDiGraph()
         self._inputs: dict[Node, None] = {}
         self._kinds: dict[tuple[str, str], dict[Node, None]] = {}
+        self._owners: dict[Node, None] = {}
+        """The nodes that have bodies."""
         self._next_rank = 1
         self._order: list[Node] | None = None
         self.return_node = Node(model.next_serial(), Kind.RETURN)
@@ -160,10 +163,14 @@ class Structure:
 
     def bodies_inside(self) -> Iterator[Graph]:
         """Every body below this graph, innermost first."""
-        for node in by_age(node for node in self._edges if node.bodies):
+        for node in by_age(self._owners):
             for body in node.bodies.values():
                 yield from body.bodies_inside()
                 yield body
+
+    def note_owner(self, node: Node) -> None:
+        """Take note that a node of this graph was given a body."""
+        self._owners[node] = None
 
     def encloses(self, graph: Graph | None) -> bool:
         """True if `graph` is this graph or lies inside it."""
@@ -250,6 +257,8 @@ class Structure:
     def _attach(self, node: Node) -> None:
         self._register(node)
         self._edges.add_node(node)
+        if node.bodies:
+            self._owners[node] = None
         for index, value in enumerate(node.operands):
             if value is not None:
                 _link(value, node, index)
@@ -265,6 +274,7 @@ class Structure:
             for user, index, value in reads_from_outside(body):
                 _unlink(value, user, index)
         self._edges.remove_node(node)
+        self._owners.pop(node, None)
         if node.kind is Kind.OPERATOR:
             del self._kinds[node.domain, node.op_type][node]
         elif node.kind is Kind.INPUT:
