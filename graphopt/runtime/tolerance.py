@@ -85,8 +85,11 @@ class Floor:
         return difference.elements < _MANY or difference.rms <= self.rms_tolerance(difference, label)
 
     def rms_tolerance(self, difference: Difference, label: str) -> float:
-        """What the root mean square of the differences may be; rounding to the dtype alone makes half an epsilon."""
-        return _RMS_FACTOR * max(self.at(label).rms, difference.epsilon / 4)
+        """What the root mean square of the differences may be.
+
+        One rounding of the largest numbers alone makes `epsilon / sqrt(12)`: its error is evenly spread over a step.
+        """
+        return _RMS_FACTOR * max(self.at(label).rms, difference.epsilon / math.sqrt(12))
 
 
 def _at(measured: Mapping[str, Noise], label: str) -> Noise:
