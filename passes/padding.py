@@ -42,7 +42,8 @@ def _fill_of(node: Node) -> float | None:
     tensor = value.const
     if tensor is None or tensor.size != 1 or value.dtype is DType.STRING:
         return None
-    return float(tensor.numpy().reshape(-1)[0])
+    item: float = tensor.numpy().reshape(-1)[0].item()  # as it is: not every integer is a float
+    return item
 
 
 def _like(b: Builder, node: Node, value: Value, amounts: Sequence[tuple[int, int]]) -> Value:
@@ -69,6 +70,10 @@ _INNER = op.Pad(x, ...)
            a = Pad<mode = "reflect">(x, p)  b = Pad<mode = "reflect">(a, p)  y = Relu(b) }""",
         """(float[9] x) => (float[13] y) <int64[2] p = {1,1}, float v = {1}>
            { a = Pad(x, p, v)  b = Pad(a, p)  y = Relu(b) }""",
+        # As floats the two would be one number.
+        """(int64[9] x) => (int64[13] y)
+           <int64[2] p = {1,1}, int64 v = {9007199254740993}, int64 w = {9007199254740992}>
+           { a = Pad(x, p, v)  b = Pad(a, p, w)  y = Abs(b) }""",
         # What is cut off was not there before.
         """(float[9] x) => (float[9] y) <int64[2] p = {2,1}, int64[2] q = {-3,0}>
            { a = Pad(x, p)  b = Pad(a, q)  y = Relu(b) }""",

@@ -240,8 +240,8 @@ def _built(b: Builder, parts: list[_Part], merged: dict[tuple[Value, ...], Value
     key = tuple(weight_of(part.layer) for part in parts)
     weight = merged.get(key)
     if weight is None:
-        # Put together when it is written, so that no weight is read before.
-        weight = b.constant(Tensor(first.dtype, tuple(shape), lambda: _joined(tensors, axis)))
+        # Put together when it is read, and not held: all of them would be a copy of the model.
+        weight = b.constant(Tensor.computed(first.dtype, tuple(shape), lambda: _joined(tensors, axis)))
     is_biased = any(part.is_biased for part in parts)
     bias = Tensor.from_numpy(np.concatenate([_bias(part) for part in parts]).astype(first.dtype.numpy), first.dtype)
     operands = [first.operand, weight]

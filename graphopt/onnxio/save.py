@@ -17,7 +17,7 @@ from graphopt.errors import ExternalDataError, ModelError, OutputError
 from graphopt.ir import Graph, Model
 from graphopt.onnxio.copying import Copier
 from graphopt.onnxio.layout import Layout, References
-from graphopt.onnxio.wire import BYTES, Message, fields
+from graphopt.onnxio.wire import BYTES, Message, fields, piece_bytes
 from graphopt.onnxio.writer import MESSAGE_LIMIT, write_model
 from graphopt.tensors import FileRegion, map_file
 
@@ -160,7 +160,10 @@ def _data_name(folder: str, name: str, message: Message) -> str:
     """A name for the data file that nothing has yet, and that the same model gets again."""
     digest = hashlib.sha256()
     for piece in message.pieces:
-        digest.update(f"{piece.offset}+{piece.length}".encode() if isinstance(piece, FileRegion) else piece)
+        if isinstance(piece, FileRegion):
+            digest.update(f"{piece.offset}+{piece.length}".encode())
+        else:
+            digest.update(piece_bytes(piece))
     for count in itertools.count():
         token = hashlib.sha256(digest.digest() + str(count).encode()).hexdigest()[:8]
         found = f"{name}.{token}.data"
@@ -218,7 +221,7 @@ def _write_file(path: str, message: Message) -> None:
             if isinstance(piece, FileRegion):
                 copier.append(piece)
             else:
-                file.write(piece)
+                file.write(piece_bytes(piece))
         file.flush()
         os.fsync(file.fileno())
 

@@ -39,7 +39,7 @@ def write_tensor(
     if name:
         out.text(8, name)
     if entries is None and tensor.dtype is not DType.STRING:
-        out.payload(9, tensor.region or tensor.raw())
+        out.payload(9, tensor.region or (tensor if tensor.is_computed else tensor.raw()))
     carried = [] if original is None else list(fields(original, 0, len(original)))
     for number, _, begin, _, end in carried:
         if original is not None and number == _CARRIED[0]:

@@ -10,7 +10,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from graphopt.errors import ModelError
 from graphopt.onnxio.external import ExternalFiles
-from graphopt.onnxio.wire import BYTES, VARINT, Piece, fields, read_varint
+from graphopt.onnxio.wire import BYTES, VARINT, fields, read_varint
 from graphopt.tensors import Array, DType, FileMapping, FileRegion, Tensor, as_strings
 
 
@@ -105,7 +105,7 @@ class TensorReader:
         code: int,
         shape: tuple[int, ...],
         name: str,
-        data: Piece | None,
+        data: bytes | memoryview | FileRegion | None,
         entries: dict[str, str] | None,
         message: Callable[[], TensorProto],
     ) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from graphopt.errors import TruncatedModelError
-from graphopt.tensors import FileRegion
+from graphopt.tensors import FileRegion, Tensor
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 Field: TypeAlias = tuple[int, int, int, int, int]
@@ -86,17 +86,22 @@ def encode_varint(value: int) -> bytes:
     return bytes(parts)
 
 
-Piece: TypeAlias = bytes | memoryview | FileRegion
+Piece: TypeAlias = bytes | memoryview | FileRegion | Tensor
+"""Bytes at hand, bytes in a file, or those of a tensor that is computed when it is read."""
 
 
 def piece_bytes(piece: Piece) -> bytes | memoryview:
     """The bytes of a piece, without copying them."""
-    return piece.view() if isinstance(piece, FileRegion) else piece
+    if isinstance(piece, FileRegion):
+        return piece.view()
+    return piece.raw() if isinstance(piece, Tensor) else piece
 
 
 def piece_length(piece: Piece) -> int:
     """How many bytes a piece has."""
-    return piece.length if isinstance(piece, FileRegion) else len(piece)
+    if isinstance(piece, FileRegion):
+        return piece.length
+    return piece.nbytes if isinstance(piece, Tensor) else len(piece)
 
 
 @dataclass(slots=True)

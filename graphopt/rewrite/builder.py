@@ -122,7 +122,11 @@ class Builder:
             raise RuleError(f"{schema.op_type} of opset {schema.since} has no parameter '{name}'; see its page")
         if not isinstance(item, Value):
             allowed = schema.input_dtypes(position)
-            element = DType.INT64 if DType.INT64 in allowed and _is_integral(item) else dtype
+            first = values[0].dtype if values and values[0] is not None else None
+            if first is not None and schema.inputs[position].type_variable == schema.inputs[0].type_variable:
+                element: DType | None = first  # the bounds of a Clip are numbers of the type that is clipped
+            else:
+                element = DType.INT64 if DType.INT64 in allowed and _is_integral(item) else dtype
             if allowed and element not in allowed:
                 element = min(allowed)
             item = self.constant(_listed(item), element)

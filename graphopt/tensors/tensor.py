@@ -25,13 +25,22 @@ class Tensor:
     decoded by a function when first asked for. Nothing is copied until `numpy()` has to unpack sub-byte elements.
     """
 
-    __slots__ = ("_array", "_source", "dtype", "shape")
+    __slots__ = ("_array", "_fingerprint", "_is_kept", "_source", "dtype", "shape")
 
     def __init__(self, dtype: DType, shape: tuple[int, ...], source: Source) -> None:
         self.dtype = dtype
         self.shape = shape
         self._source = source
+        self._is_kept = not isinstance(source, FileRegion)  # a view of a mapping costs nothing to make again
         self._array: Array | None = None
+        self._fingerprint: tuple[object, ...] | None = None
+
+    @classmethod
+    def computed(cls, dtype: DType, shape: tuple[int, ...], function: Callable[[], Array]) -> Tensor:
+        """A large tensor that is computed whenever it is read, and never held in memory between readings."""
+        tensor = cls(dtype, shape, function)
+        tensor._is_kept = False
+        return tensor
 
     @classmethod
     def from_numpy(cls, array: Array, dtype: DType | None = None) -> Tensor:
@@ -64,6 +73,11 @@ class Tensor:
         return (self.size * self.dtype.bits + 7) // 8
 
     @property
+    def is_computed(self) -> bool:
+        """True if the elements are computed whenever they are read."""
+        return callable(self._source) and not self._is_kept
+
+    @property
     def region(self) -> FileRegion | None:
         """Where the bytes lie in a file, if that is where they are."""
         return self._source if isinstance(self._source, FileRegion) else None
@@ -74,7 +88,7 @@ class Tensor:
             return self._array
         array = self._read()
         array.flags.writeable = False
-        if not isinstance(self._source, FileRegion):  # a view of a mapping costs nothing to make again
+        if self._is_kept:
             self._array = array
         return array
 
@@ -120,6 +134,11 @@ class Tensor:
 
     def fingerprint(self) -> tuple[object, ...]:
         """A key that equal tensors share: type, shape and three samples of the bytes, read in microseconds."""
+        if self._fingerprint is None:
+            self._fingerprint = self._sampled()
+        return self._fingerprint
+
+    def _sampled(self) -> tuple[object, ...]:
         if self.dtype is DType.STRING:
             return (self.dtype, self.shape, tuple(self.numpy().reshape(-1)))
         raw = self.raw()

@@ -244,3 +244,25 @@ def test_random_expressions_keep_every_bit_at_level_exact(start: int) -> None:
         model = _random_model(seed)
         verdict = judge(model, run(model, *ALGEBRA), "E", feeds_of(model))
         assert verdict.ok, f"seed {seed}: {verdict.reason}"
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t = Clip(x, a, c)  y = Relu(t)",
+        "t = Relu(x)  y = Clip(t, , c)",
+        "t = Max(x, a)  y = Min(t, c)",
+        "t = Min(x, c)  y = Max(t, a)",
+    ],
+)
+def test_bounds_have_the_type_that_is_clipped(dtype: str, body: str) -> None:
+    model = model_of(
+        f"g ({dtype}[N] x) => ({dtype}[N] y) <{dtype} a = {{-3}}, {dtype} c = {{5}}> {{ {body} }}", opset=17
+    )
+    result = run(model, clipping, level="default")
+    assert operators(result) == {"Clip": 1}
+    checker.check_model(result)
+    feed = {"x": np.arange(-8, 9).astype(dtype if dtype != "float" else "float32")}
+    verdict = judge(model, result, "E", ({**feed},))
+    assert verdict.ok, verdict.reason
