@@ -13,6 +13,8 @@ from passes._constant_region import Plan, Region, plan, rounds, type_size
 from passes._storing import erase_dead, may_go, store
 
 _SHAPE_DTYPES = (DType.INT64, DType.INT32, DType.BOOL)
+_DIVISORS = 1 << 16
+"""Elements of a divisor that is looked through for a 0."""
 _ROUNDS = 8
 
 
@@ -53,6 +55,8 @@ def materialize_shapes(graph: Graph, context: Context) -> None:
     known: dict[Node, dict[Value, Tensor]] = {}
     for node in graph.order():
         tensors = {value: tensor for value in node.results if (tensor := _content(value)) is not None}
+        if any(_divides_by_zero(value, tensor) for value, tensor in tensors.items()):
+            continue
         if tensors and may_go(node, context):
             known[node] = tensors
     for node in reversed(known):
@@ -173,11 +177,22 @@ def _fold(region: Region, context: Context) -> None:
     graph = region.graph
     decided, data, blocked = _decide(region, context)
     for node, values in decided.stored.items():
+        if any(_divides_by_zero(value, data[value]) for value in values):
+            continue
         with context.rewrite(graph):
             for value in values:
                 store(value, data[value])
             erase_dead([node], context)
     _explain(decided, blocked, context)
+
+
+def _divides_by_zero(value: Value, tensor: Tensor) -> bool:
+    """True if integers are divided by a stored 0: the runtime refuses to load that, even where it never runs."""
+    if not tensor.dtype.is_integer or not any(
+        place == 1 and user.op_type in ("Div", "Mod") and user.domain == "" for user, place in value.uses
+    ):
+        return False
+    return 0 < tensor.size <= _DIVISORS and not bool(tensor.numpy().all())
 
 
 def _freeze(graph: Graph, context: Context) -> None:

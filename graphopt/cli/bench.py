@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, progress, show, show_json
+from graphopt.cli.output import EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, guests_on_stderr, progress, show, show_json
 
 NAME = "bench"
 
@@ -87,7 +87,7 @@ def command(
     points = options.sweeps(sweep, settings)
     if plot is not None:
         require_plotting(plot)
-    with progress("timing", quiet=quiet or json) as ticker:
+    with progress("timing", quiet=quiet or json) as ticker, guests_on_stderr():
         result = (
             api.sweep(str(original), str(rewritten), sweep=points, progress=ticker.say, **settings)
             if points

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_DIFFERENT, EXIT_OK, EXIT_USAGE, progress, show, show_json
+from graphopt.cli.output import EXIT_DIFFERENT, EXIT_OK, EXIT_USAGE, guests_on_stderr, progress, show, show_json
 
 NAME = "bisect"
 
@@ -59,7 +59,7 @@ def command(
     from graphopt.bisection import bisect
     from graphopt.report import bisection_text
 
-    with progress(f"looking for the rewrite that breaks {source}", quiet=quiet or json) as ticker:
+    with progress(f"looking for the rewrite that breaks {source}", quiet=quiet or json) as ticker, guests_on_stderr():
         found = bisect(
             source,
             command=check,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_OK, progress, show, show_json
+from graphopt.cli.output import EXIT_OK, guests_on_stderr, progress, show, show_json
 
 NAME = "explain"
 
@@ -37,7 +37,7 @@ def command(
     from graphopt import api
     from graphopt.report.explanation import explanations_json, explanations_text
 
-    with progress(f"running the passes over {source}", quiet=json):
+    with progress(f"running the passes over {source}", quiet=json), guests_on_stderr():
         found = api.explain(
             str(source),
             rules,

@@ -12,7 +12,15 @@ from typing import Any
 
 from graphopt import api, runtime
 from graphopt.cli import plans
-from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_OK, EXIT_SLOWER, EXIT_USAGE
+from graphopt.cli.output import (
+    EXIT_DIFFERENT,
+    EXIT_NOT_CONVERGED,
+    EXIT_NOT_VERIFIED,
+    EXIT_OK,
+    EXIT_SLOWER,
+    EXIT_USAGE,
+    guests_on_stderr,
+)
 from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
 from graphopt.measurements import Benchmark
@@ -85,7 +93,8 @@ class Outcome:
 def run(job: Job, say: Say = lambda text: None) -> Outcome:
     """Do a job; whatever goes wrong is in the outcome."""
     try:
-        return _run(job, say)
+        with guests_on_stderr():
+            return _run(job, say)
     except GraphoptError as error:
         return Outcome(job, EXIT_USAGE, error=str(error))
 
@@ -217,6 +226,8 @@ def _check_folder(path: str) -> None:
         raise OutputError(f"cannot write '{path}': there is no folder '{folder}'; create it first")
     if os.path.isdir(path):
         raise OutputError(f"cannot write '{path}': it is a folder; name a file")
+    if os.path.exists(path) and not os.path.isfile(path):  # a result would take the place of a device or a pipe
+        raise OutputError(f"cannot write '{path}': it is no regular file; name a file")
     if not os.access(folder, os.W_OK):
         raise OutputError(f"cannot write '{path}': no permission in '{folder}'; choose a place you may write to")
 

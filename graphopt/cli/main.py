@@ -95,7 +95,7 @@ def _usage_or_fault(error: Exception) -> int:
         if not tell().strip() or type(error).__name__ == "NoArgsIsHelpError":
             return EXIT_USAGE  # the help was shown
         context = getattr(error, "ctx", None)
-        show_error(f"{tell()}; see {context.command_path if context else 'graphopt'} --help")
+        show_error(f"{tell().rstrip('.')}; see {context.command_path if context else 'graphopt'} --help")
         return EXIT_USAGE
     if os.environ.get("GRAPHOPT_TRACEBACK"):
         raise error

@@ -118,8 +118,10 @@ def ranges(items: Iterable[str] | None) -> dict[str, tuple[float, float]]:
             ends = (float(low), float(high))
         except ValueError:
             separator = ""
-        if not separator or ends[0] > ends[1]:
+        if not separator:
             raise UsageError(f"--range wants x=0:255, not '{name}={value}'")
+        if not ends[0] <= ends[1]:
+            raise UsageError(f"--range wants the low end first, as in x=0:255, not '{name}={value}'")
         found[name] = ends
     return found
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, NoReturn
 
 from rich.console import Console, RenderableType
@@ -52,6 +52,13 @@ def _escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+@contextmanager
+def guests_on_stderr() -> Iterator[None]:
+    """Send to stderr what the user's own rules and data scripts print, so that stdout holds the report alone."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def leave_quietly() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_OK, show, show_error, show_json
+from graphopt.cli.output import EXIT_OK, guests_on_stderr, show, show_error, show_json
 
 NAME = "passes"
 
@@ -24,7 +24,8 @@ def command(
     from graphopt.report.catalogue import catalogue_json, catalogue_text, items_text
     from graphopt.report.explanation import choose
 
-    registry = load_registry([str(file) for file in load or ()])
+    with guests_on_stderr():
+        registry = load_registry([str(file) for file in load or ()])
     passes = list(registry.passes.values())
     chosen = choose(registry, [item.name for item in passes] if name is None else [name])
     if test:
@@ -41,12 +42,12 @@ def command(
 def _test(chosen: list[Any], *, json: bool) -> int:
     from graphopt.testing import check_item
 
-    failures, count = [], 0
-    for owner, item in chosen:
-        for report in check_item(owner, item):
-            count += 1
-            if not report.ok:
-                failures.append(f"{owner.name}/{item.name}: {report.name}: {report.reason}")
+    with guests_on_stderr():
+        reports = [(owner, item, report) for owner, item in chosen for report in check_item(owner, item)]
+    failures = [
+        f"{owner.name}/{item.name}: {report.name}: {report.reason}" for owner, item, report in reports if not report.ok
+    ]
+    count = len(reports)
     if json:
         show_json({"schema": "graphopt.passes-test", "schema_version": 1, "checks": count, "failures": failures})
     else:

@@ -27,7 +27,7 @@ def command(
     from graphopt import api
     from graphopt.analysis.inference import Inference
     from graphopt.onnxio import load, metadata_of
-    from graphopt.report.listing import dot_text, model_text, node_lines
+    from graphopt.report.listing import dot_text, model_text, node_lines, ports
 
     if form not in _FORMATS:
         raise UsageError(f"there is no format '{form}'; choose one of {', '.join(_FORMATS)}")
@@ -43,11 +43,7 @@ def command(
                 "ir_version": graph.model.ir_version,
                 "opsets": {domain or "ai.onnx": version for domain, version in graph.opsets.items()},
                 "bytes": size,
-                "inputs": {value.name: str(value.type) for value in graph.inputs},
-                "outputs": {
-                    name: str(value.type)
-                    for (name, _), value in zip(graph.details["outputs"], graph.outputs, strict=True)
-                },
+                **ports(graph),
                 "operators": counts,
                 "metadata": metadata_of(graph.model),
             }

@@ -30,21 +30,26 @@ def tell(outcome: Any, *, json: bool, verbose: int, quiet: bool) -> None:
         if outcome.benchmark is not None and outcome.benchmark.profile is not None:
             show("")
             show(profile_text(outcome.benchmark.profile, verbose=verbose))
-    message = _problem(outcome)
+    message = _problem(outcome, told=not (json or quiet))
     if message:
         show_error(message)
 
 
-def _problem(outcome: Any) -> str:
+def _problem(outcome: Any, *, told: bool) -> str:
+    """What went wrong; the verdict's reason only where no report has `told` it."""
+    from graphopt.report.text import shortened
+
     if outcome.error:
         return str(outcome.error)
+    reason = "" if told or outcome.verification is None else f": {shortened(outcome.verification.reason)}"
     if outcome.code == 1:
         return (
-            f"{outcome.job.source}: outputs differ, nothing was written; "
-            "find the rule with --stop-after N and report it"
+            f"{outcome.job.source}: outputs differ{reason}; nothing was written; "
+            f"`graphopt bisect {outcome.job.source}` finds the rewrite and makes a small model to report"
         )
     if outcome.code == 4:
-        return f"{outcome.job.source}: could not be verified, for the reason above; written as {outcome.written}"
+        why = reason or ", for the reason above"
+        return f"{outcome.job.source}: could not be verified{why}; written as {outcome.written}"
     if outcome.code == 5:
         return f"{outcome.job.source}: not surely {outcome.job.min_speedup} times faster; nothing was written"
     return ""
@@ -81,8 +86,8 @@ def several(todo: list[Any], jobs: int, *, json: bool, quiet: bool) -> int:
 
         show(several_text(outcomes))
     for outcome in outcomes:
-        if _problem(outcome):
-            show_error(_problem(outcome))
+        if message := _problem(outcome, told=False):
+            show_error(message)
     return max((outcome.code for outcome in outcomes), default=EXIT_OK)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_VERIFIED, EXIT_OK, progress, show, show_json
+from graphopt.cli.output import EXIT_DIFFERENT, EXIT_NOT_VERIFIED, EXIT_OK, guests_on_stderr, progress, show, show_json
 
 NAME = "verify"
 
@@ -44,7 +44,7 @@ def command(
 
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
-    with progress("comparing on ONNX Runtime", quiet=quiet or json):
+    with progress("comparing on ONNX Runtime", quiet=quiet or json), guests_on_stderr():
         result = api.verify(
             str(original),
             str(rewritten),

@@ -196,7 +196,8 @@ def pass_of_module(module: ModuleType, name: str) -> Pass:
     own = tuple(item for item in items if item.function.__module__ == module.__name__)
     if not own:
         raise RuleError(
-            f"'{module.__name__}' holds no rule and no graph pass; decorate a function with @rule or @graph_pass"
+            f"'{module.__file__ or module.__name__}' holds no rule and no graph pass; "
+            "decorate a function with @rule or @graph_pass"
         )
     return Pass(
         name=name,

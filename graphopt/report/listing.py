@@ -37,12 +37,13 @@ def model_text(graph: Graph, operators: dict[str, int], size: int, metadata: dic
     head.add_row("nodes", f"{plural(count, 'operator')} in {plural(graphs, 'graph')}")
     if model.functions:
         head.add_row("functions", ", ".join(f"{domain}.{name}" for domain, name, _ in model.functions))
-    for label, values in (("inputs", graph.inputs), ("outputs", graph.outputs)):
-        names = [name for name, _ in graph.details["outputs"]] if label == "outputs" else [v.name for v in values]
-        for index, (name, value) in enumerate(zip(names, values, strict=True)):
-            head.add_row(label if index == 0 else "", f"{name}: {value.type or 'unknown type'}")
+    for label, types in ports(graph).items():
+        for index, (name, type) in enumerate(types.items()):
+            head.add_row(label if index == 0 else "", f"{name}: {type}")
     for key, text in metadata.items():
         head.add_row("metadata" if key == next(iter(metadata)) else "", f"{key}: {text}")
+    if not operators:
+        return head
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("operator")
     table.add_column("count", justify="right")
@@ -113,8 +114,8 @@ def part_text(graph: Graph, source: str, target: str, size: int, found: tuple[st
     table.add_column(overflow="fold")
     table.add_row("model", source)
     table.add_row("part", f"{plural(_operators(graph), 'node')}, {bytes_text(size)}")
-    for label, ports in _ports(graph).items():
-        for index, (name, type) in enumerate(ports.items()):
+    for label, types in ports(graph).items():
+        for index, (name, type) in enumerate(types.items()):
             table.add_row(label if index == 0 else "", f"{name}: {type}")
     style = "bold yellow" if problem else "bold green"
     table.add_row("loads", Text("no" if problem else "yes", style=style))
@@ -133,7 +134,7 @@ def part_json(graph: Graph, source: str, target: str, size: int, found: tuple[st
         "output": target,
         "nodes": _operators(graph),
         "bytes": size,
-        **_ports(graph),
+        **ports(graph),
         "loads": not found[0],
         "problem": found[0],
         "remark": found[1],
@@ -144,13 +145,16 @@ def _operators(graph: Graph) -> int:
     return sum(inner.operator_count for inner in graph.model.graphs())
 
 
-def _ports(graph: Graph) -> dict[str, dict[str, str]]:
+def ports(graph: Graph) -> dict[str, dict[str, str]]:
     """Inputs and outputs with their types as the file declares them."""
     declared = [declared_type(raw) or value.type for (_, raw), value in _outputs(graph)]
     outputs = {
         name: str(type or "unknown type") for ((name, _), _), type in zip(_outputs(graph), declared, strict=True)
     }
-    return {"inputs": {value.name or "": str(value.type or "?") for value in graph.inputs}, "outputs": outputs}
+    return {
+        "inputs": {value.name or "": str(value.type or "unknown type") for value in graph.inputs},
+        "outputs": outputs,
+    }
 
 
 def _outputs(graph: Graph) -> list[tuple[tuple[str, bytes], Value]]:

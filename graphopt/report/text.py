@@ -76,10 +76,11 @@ def optimize_text(
         table.add_row(name, text)
     stopped = "" if report.converged else f", stopped by: {report.stopped_by}"
     table.add_row("passes", f"{plural(report.sweeps, 'sweep')} in {seconds_text(report.seconds)}{stopped}")
-    failures = dict.fromkeys((failure.name, _short(failure.error)) for failure in report.failures)
+    failures = dict.fromkeys((failure.name, shortened(failure.error)) for failure in report.failures)
     for name, error in list(failures)[: None if verbose else 3]:
-        table.add_row("", _line((f"pass {name} failed and was rolled back: {error}", "yellow")))
-    if report.bytes_after > _GROWTH_WORTH_A_WORD * report.bytes_before:
+        table.add_row("warning", _line((f"pass {name} failed and was rolled back: {error}", "yellow")))
+    folded = any(rule.startswith("constant_folding/") for rule in report.rewrites_by_rule)
+    if folded and report.bytes_after > _GROWTH_WORTH_A_WORD * report.bytes_before:
         table.add_row("note", "constants computed ahead are larger than what computed them; --growth-limit 0 avoids it")
     for note in report.notes if verbose else report.notes[:_NOTES_SHOWN]:
         table.add_row("note", note)
@@ -123,7 +124,7 @@ def _pass_rows(report: OptimizeReport, verbose: int) -> list[tuple[str, str]]:
     return rows
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     """The first line of a message, and not all of a long one; runtimes write whole source lines into theirs."""
     line = text.split("\n", 1)[0]
     return line if len(line) <= _MESSAGE_LENGTH else f"{line[:_MESSAGE_LENGTH]} …"
@@ -142,7 +143,7 @@ def _verdict_rows(table: Table, verification: Verification | None, waived: str) 
         return
     style = _VERDICT_STYLE[verification.verdict]
     where = f" on {verification.provider}" if verification.provider else ""
-    table.add_row("verdict", _line((verification.verdict, style), f"{where}: {_short(verification.reason)}"))
+    table.add_row("verdict", _line((verification.verdict, style), f"{where}: {shortened(verification.reason)}"))
     for output in verification.outputs:
         if output.verdict == "different":
             table.add_row("", f"{output.name}: {output.reason}")

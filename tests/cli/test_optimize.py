@@ -489,12 +489,63 @@ def test_ended_from_outside_nothing_is_left(model: Path, tmp_path: Path, number:
     )
     before = model.read_bytes()
     command = [sys.executable, "-m", "graphopt", "optimize", str(model), "-o", str(model), "--load", str(slow)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
+        assert process.stderr is not None  # where goes what passes print
+        while b"waiting" not in process.stderr.readline():
+            assert process.poll() is None
         started = time.monotonic()
         process.send_signal(getattr(signal, number))
         assert process.wait(20) == 128 + getattr(signal, number)
         assert time.monotonic() - started < 10
     assert model.read_bytes() == before
     assert [name for name in names_in(tmp_path) if "tmp" in name or "data" in name] == []
+
+
+def test_what_is_no_regular_file_is_never_replaced(run: Run, model: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for arguments in (("optimize", model, "-o", pipe), ("extract", model, pipe, "--outputs", "y")):
+        done = run(*arguments, "--force")
+        assert (done.code, "no regular file" in done.err) == (2, True)
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_what_rules_print_does_not_mix_with_the_document(run: Run, model: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "chatty.py"
+    plugin.write_text(
+        '"""Talks."""\nprint("loading")\nfrom graphopt import op, rule, var\nx = var("x")\n'
+        '@rule(op.Relu(x), before="(float[2] x) => (float[2] y) { y = Relu(x) }",'
+        ' after="(float[2] x) => (float[2] y) { y = Relu(x) }")\n'
+        'def talk(m, b):\n    """Says that it ran."""\n    print("matched")\n    return b.no("only talks")\n'
+    )
+    commands = ("optimize", model), ("explain", model, "--rule", "talk"), ("passes", "chatty", "--test")
+    for arguments in commands:
+        done = run(*arguments, "--load", plugin, "--json")
+        assert done.json["schema"].startswith("graphopt."), done.out
+        assert "loading" in done.err
+
+
+def test_with_several_models_the_error_says_why(run: Run, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "never.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 20]> g (float[4] x) => (float[3] y)'
+            "<int64[1] s = {3}> { a = Identity(x) y = Reshape(a, s) }"
+        ),
+        path,
+    )
+    done = run("optimize", model, path, "--out-dir", tmp_path / "out")
+    assert done.code == 4
+    assert "no values were found" in done.err
+    assert "above" not in done.err
+
+
+def test_growth_is_not_blamed_on_folding_that_did_not_happen(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.onnx"
+    onnx.save(
+        onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 20]> g (float[N] x) => (float[N] y) {y = Relu(x)}'),
+        path,
+    )
+    done = run("optimize", path, "--dry-run")
+    assert "name nodes" in done.out
+    assert "growth-limit" not in done.out

@@ -141,3 +141,14 @@ def test_version_and_help(run: Run) -> None:
     assert all(name in helped.out for name in commands.split())
     assert "tune" not in helped.out
     assert run("optmize").code == 2
+
+
+def test_show_names_dims_as_the_file_does(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "declared.onnx"
+    text = (
+        '<ir_version: 9, opset_import: ["": 20]> '
+        "g (float[N] x, float[M] z) => (float[K] y) { y = Concat<axis=0>(x, z) }"
+    )
+    onnx.save(onnx.parser.parse_model(text), path)
+    assert "y: float[K]" in run("show", path).out
+    assert run("show", path, "--json").json["outputs"] == {"y": "float[K]"}

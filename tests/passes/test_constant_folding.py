@@ -767,3 +767,19 @@ def test_models_stay_equal_and_valid(path: Path, registry: Registry, tmp_path: P
     except Exception:
         pytest.skip("the original does not load")
     assert verify(str(path), str(target), provider="cpu", level="exact").verdict != "different"
+
+
+def test_what_would_be_divided_by_zero_loads_as_before() -> None:
+    model = parse_text(
+        """g (int64[2] x, bool c) => (int64[2] y)
+        <int64[2] a = {1, 2}, int64[2] b = {1, 3}> {
+            y = If (c) <
+                then_branch = t () => (int64[2] p) { d = Sub(b, a)  p = Div(x, d) },
+                else_branch = e () => (int64[2] q) { q = Neg(x) }
+            >
+        }""",
+        {"": 17},
+    )
+    verdict = judge(model, optimize(model).model, "E", ({"x": np.array([3, 4]), "c": np.array(False)},))
+    assert verdict.ok, verdict.reason
+    assert verdict.feeds == 1
