@@ -35,6 +35,13 @@ class Doubt:
     """The key of the symbol."""
     most: int | None
     """Is it at most this? If None: is it at least 1?"""
+    of_table: bool = False
+    """Asked because something is looked up there, and not because a shape depends on it: the least urgent."""
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Questions of one kind, of which so many in a row are asked in vain."""
+        return (self.most is not None, self.of_table)
 
     def denied(self, symbol: Symbol) -> Symbol | int:
         """The dim, if the answer were no."""
@@ -78,6 +85,7 @@ def doubts(graph: Graph) -> list[Doubt]:
     """The questions that shapes in a graph raise, those about empty dims first."""
     seen: dict[Expr, None] = {}
     found: dict[Doubt, None] = {}
+    tables: dict[Doubt, None] = {}
     for node in graph.order():
         for value in node.results:
             for dim in value.shape or ():
@@ -85,8 +93,12 @@ def doubts(graph: Graph) -> list[Doubt]:
                     _doubts(dim, seen, found)
         looked_at = _table_size(node)
         if isinstance(looked_at, Expr) and not is_positive(looked_at):
-            found.update((Doubt(symbol.key, None), None) for symbol in symbols(looked_at))
-    return sorted(found, key=lambda doubt: doubt.most is not None)
+            tables.update((Doubt(symbol.key, None, of_table=True), None) for symbol in symbols(looked_at))
+    asked = {doubt.key for doubt in found if doubt.most is None}
+    return [
+        *sorted(found, key=lambda doubt: doubt.most is not None),
+        *(doubt for doubt in tables if doubt.key not in asked),
+    ]
 
 
 def _table_size(node: Node) -> Dim:

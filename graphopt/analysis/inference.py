@@ -102,7 +102,7 @@ class Inference:
         inputs = self.model.graph.inputs
         types, count = [value.type for value in inputs], len(self._equations)
         with collector_paused():
-            find_bounds(self)
+            find_bounds(self, tables=True)
             self._find_equations()
         return len(self._equations) > count or any(
             value.type is not type for value, type in zip(inputs, types, strict=True)

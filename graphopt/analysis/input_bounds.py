@@ -6,6 +6,7 @@ for an operator that must fail. What one layer proves makes the shapes of the ne
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,23 @@ _FRUITLESS_TRIALS = 4
 """After so many dims in a row of which nothing could be proved no more are tried."""
 
 
-def find_bounds(inference: Inference) -> None:
-    """Find sizes of input dims with which no run succeeds, and infer again with that knowledge."""
-    _Search(inference).run()
+def find_bounds(inference: Inference, *, tables: bool = False) -> None:
+    """Find sizes of input dims with which no run succeeds, and infer again with that knowledge.
+
+    Args:
+        inference: What is known so far.
+        tables: Ask also whether what is looked up in may be empty. Nothing else depends on it, and an expression in
+            which a dim may be 0 tells more of what it must be otherwise, so this comes last.
+    """
+    _Search(inference, tables).run()
 
 
 class _Search:
     """The questions about one main graph."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Inference, tables: bool) -> None:
         self.inference = inference
+        self.tables = tables
         self.graph: Graph = inference.model.graph
         self.tried_in_vain: dict[Doubt, None] = {}
         self.changed: dict[Value, None] = {}
@@ -58,7 +66,7 @@ class _Search:
 
     def _settle_doubts(self) -> None:
         """Answer what questions can be answered."""
-        tries = {True: _FRUITLESS_TRIALS, False: _FRUITLESS_TRIALS}
+        tries: Counter[tuple[bool, bool]] = Counter()
         live = live_nodes(self.graph)
         # What was tried in vain comes last, and only once nothing else helps.
         for doubt in sorted(doubts(self.graph), key=lambda doubt: doubt in self.tried_in_vain):
@@ -66,15 +74,16 @@ class _Search:
                 return
             dims = [dim for value in self.graph.inputs for dim in value.shape or ()]
             symbol = next((dim for dim in dims if isinstance(dim, Symbol) and dim.key == doubt.key), None)
-            kind = doubt.most is None
-            if symbol is None or not doubt.is_open(symbol) or not tries[kind]:
+            if symbol is None or not doubt.is_open(symbol) or tries[doubt.kind] == _FRUITLESS_TRIALS:
+                continue
+            if doubt.of_table and not self.tables:
                 continue
             if self._fails_if(symbol, doubt.denied(symbol), live):
                 self._learn(symbol, doubt.affirmed(symbol))
-                tries[kind] = _FRUITLESS_TRIALS
+                tries[doubt.kind] = 0
             else:
                 self.tried_in_vain[doubt] = None
-                tries[kind] -= 1
+                tries[doubt.kind] += 1
 
     def _learn(self, symbol: Symbol, known: Symbol) -> None:
         for value in self.graph.inputs:

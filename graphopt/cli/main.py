@@ -29,6 +29,7 @@ for _module in (optimize, verify, bench, extract, explain, bisect, passes, show,
 
 
 _INTERRUPTED = 130
+_PATH_LENGTH = 200
 _INTERRUPTION = "interrupted; what was not finished is not written"
 
 
@@ -77,11 +78,18 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        show_error(f"cannot write the report: {error.strerror or error}; check where the output goes")
+        if error.filename is not None:  # a file that an option names
+            show_error(f"cannot use {_shortened(str(error.filename))}: {error.strerror}; check the path")
+        else:
+            show_error(f"cannot write the report: {error.strerror or error}; check where the output goes")
         code = EXIT_USAGE
     except Exception as error:
         code = _usage_or_fault(error)
     sys.exit(code)
+
+
+def _shortened(path: str) -> str:
+    return f"'{path}'" if len(path) <= _PATH_LENGTH else f"'{path[:_PATH_LENGTH]}…'"
 
 
 def _code_of(stop: SystemExit) -> int:

@@ -83,6 +83,9 @@ def pairs(items: Iterable[str] | None, option: str, example: str) -> dict[str, s
     return found
 
 
+_TOO_LARGE = 1 << 63  # a dim is an int64
+
+
 def sizes(items: Iterable[str] | None, option: str) -> dict[str, int]:
     """`NAME=SIZE` items.
 
@@ -201,4 +204,6 @@ def _integer(text: str, option: str, example: str) -> int:
         number = -1
     if number < 0:
         raise UsageError(f"{option} wants {example}, and '{text}' is no size")
+    if number >= _TOO_LARGE:
+        raise UsageError(f"{option} wants {example}, and '{text}' is too large for a size")
     return number

@@ -266,4 +266,6 @@ def _pin(model: Model, keep: frozenset[str]) -> None:
                 node.is_pinned = True
                 missing -= names
     if missing:
-        raise UsageError(f"the model has no node or value called '{min(missing)}' to keep; `graphopt show` lists names")
+        raise UsageError(
+            f"the model has no node or value called '{min(missing)}' to keep; `graphopt show --format text` lists names"
+        )

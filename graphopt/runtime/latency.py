@@ -165,9 +165,11 @@ class _Benchmark:
             work = Work(feed.values, wishes.concurrency, generation)
             timings = self._time(settings, work)
         except ExecutionError as error:
+            refused = error.reason == "feed refused" and given is None and data is None
+            hint = "; both must take the same inputs, and `graphopt diff` shows where they differ" if refused else ""
             return Benchmark(
                 "not measured",
-                f"{error.reason}: {error}",
+                f"{error.reason}: {error}{hint}",
                 runtime=version,
                 threads=wishes.threads,
                 dims=self.options.dims,

@@ -97,3 +97,11 @@ def test_a_picture_needs_the_extra(run: Run, model: Path, tmp_path: Path) -> Non
             assert done.code == 2
             assert "pip install 'graphopt[plot]'" in done.err
             assert not path.exists()
+
+
+def test_models_with_other_inputs_are_told(run: Run, model: Path, tmp_path: Path) -> None:
+    renamed = tmp_path / "renamed.onnx"
+    assert run("optimize", model, "-o", renamed, "--rename", "x=z", "--no-verify").code == 0
+    done = run("bench", model, renamed, *QUICK)
+    assert done.code == 4
+    assert "graphopt diff" in done.out
