@@ -28,8 +28,9 @@ class _Choice:
 def select(node: Node, dtypes: frozenset[DType], context: Context) -> None:
     """Replace an If by one Where for each result, or by its condition, if there are no more nodes then."""
     graph, condition = node.graph, node.operand(0)
-    if graph is None or condition is None or node.opset < _FIRST_OPSET:
-        return
+    asked = context.options.opset or node.opset
+    if graph is None or condition is None or min(node.opset, asked) < _FIRST_OPSET:
+        return  # an opset the model is about to be converted to counts, too
     choices = _choices(node)
     if choices is None or not all(_can_select(choice, condition, dtypes) for choice in choices):
         return

@@ -169,7 +169,7 @@ class _Benchmark:
             hint = "; both must take the same inputs, and `graphopt diff` shows where they differ" if refused else ""
             return Benchmark(
                 "not measured",
-                f"{error.reason}: {error}{hint}",
+                f"{error.reason}: {str(error).rstrip('.')}{hint}",
                 runtime=version,
                 threads=wishes.threads,
                 dims=self.options.dims,

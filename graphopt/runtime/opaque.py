@@ -156,7 +156,7 @@ def _same_nodes(left: _Cut, right: _Cut) -> None:
         other = right.nodes.get(key)
         if other is None:
             raise OpaqueChangedError(
-                f"{node.op_type} that makes {key!r} cannot be run and is gone from the rewritten model"
+                f"{node.op_type} that makes {key!r} cannot be run, and nothing in the rewritten model makes that value"
             )
         if _mark(node) != _mark(other):
             raise OpaqueChangedError(

@@ -5,6 +5,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from pass_runs import assert_equal, floats, model_of, nodes_of, operators, run
 
+import graphopt
 import passes.branches as branches
 import passes.common_subexpressions as common
 import passes.identities as identities
@@ -292,3 +293,11 @@ def test_names_stay_unique_where_bodies_use_the_same() -> None:
     assert operators(result) == {"Exp": 1, "Add": 1, "If": 1, "Sin": 1, "Neg": 1}
     assert {"p", "q"} <= set(names)
     assert_equal(model, result, BOTH)
+
+
+def test_a_choice_stays_an_if_where_the_opset_asked_for_has_no_where() -> None:
+    model = _if("=> (float[2] r) { r = Identity(x) }", "=> (float[2] s) { s = Identity(z) }")
+    assert "Where" in graphopt.optimize(model).report.operators_after
+    kept = graphopt.optimize(model, opset=8).report.operators_after
+    assert kept["If"] == 1
+    assert "Where" not in kept
