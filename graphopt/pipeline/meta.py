@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -180,7 +182,7 @@ class MetaOptimizer:
             except PassTakenBack as reason:
                 status = f"taken back: {reason}"
             except Exception as failure:  # a pass may be anybody's: whatever it raises, the model survives
-                error = f"{type(failure).__name__}: {failure}"
+                error = f"{type(failure).__name__}: {failure}{_where(failure, item)}"
                 status = "failed"
                 if isinstance(failure, DidNotConvergeError):
                     outcome = "rules keep feeding each other"
@@ -205,6 +207,13 @@ class MetaOptimizer:
             ),
             outcome,
         )
+
+
+def _where(failure: BaseException, item: Pass) -> str:
+    """The line of the pass at which it failed, for whoever wrote it."""
+    own = {member.function.__code__.co_filename for member in item.items}
+    frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if frame.filename in own]
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
 class _Touched:

@@ -77,6 +77,12 @@ def test_a_pass_that_fails_is_rolled_back_and_the_others_go_on(fault: Callable[[
     assert graph.nodes() == []
 
 
+def test_a_failure_names_the_line_of_the_pass() -> None:
+    _, report = run(_CHAIN, pass_of("faulty", fail_after_an_edit))
+    line = fail_after_an_edit.__code__.co_firstlineno + 3
+    assert report.failures[0].error == f"ValueError: a fault of the pass (test_meta.py, line {line})"
+
+
 def test_strict_raises() -> None:
     with pytest.raises(PassError, match="a fault of the pass"):
         run(_CHAIN, pass_of("faulty", fail_after_an_edit), strict=True)
