@@ -10,6 +10,13 @@ import numpy as np
 from graphopt import Context, DType, Effect, Graph, Node, TensorType, Value, clone_body, effect_of
 
 
+def outermost(graph: Graph) -> Graph:
+    """The graph around all those around a graph: the main graph, or a function's."""
+    while graph.parent is not None:
+        graph = graph.parent
+    return graph
+
+
 class TakenNames(Container[str]):
     """The names of all values of an outermost graph and the bodies in it, counted.
 

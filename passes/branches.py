@@ -13,7 +13,7 @@ from passes._branch_pairs import move_out, shared_by_branches
 from passes._branch_results import equal_results, read_condition
 from passes._branch_values import EXACT, FLOATS, select
 from passes._equality import Constants
-from passes._inlining import TakenNames, stays
+from passes._inlining import TakenNames, outermost, stays
 
 _TRIED = 4
 """How many Ifs on one condition, that did not merge with each other, another one is tried with."""
@@ -125,7 +125,7 @@ def shared_work(graph: Graph, context: Context) -> None:
             continue
         shared = shared_by_branches(node, Constants())
         if shared is not None:
-            names = names or TakenNames(_outermost(graph))
+            names = names or TakenNames(outermost(graph))
             move_out(node, shared, context, names)
 
 
@@ -173,7 +173,7 @@ def equal_conditions(graph: Graph, context: Context) -> None:
             continue
         group = groups.setdefault(condition, [])
         for index, other in list(enumerate(group))[-_TRIED:]:
-            merger = merger or Merger(graph, context, TakenNames(_outermost(graph)))
+            merger = merger or Merger(graph, context, TakenNames(outermost(graph)))
             merged = merger.merge(other, node)
             if merged is not None:
                 group[index] = merged
@@ -311,9 +311,3 @@ def chosen_floats(graph: Graph, context: Context) -> None:
     for node in graph.of_kind("If"):
         if not stays(node, context):
             select(node, EXACT | FLOATS, context)
-
-
-def _outermost(graph: Graph) -> Graph:
-    while graph.parent is not None:
-        graph = graph.parent
-    return graph

@@ -10,6 +10,7 @@ import math
 
 from graphopt import Context, DType, Graph, Node, Tensor, TensorType, Value, graph_pass
 from passes._constant_region import Plan, Region, plan, rounds, type_size
+from passes._inlining import outermost
 from passes._storing import erase_dead, may_go, store
 
 _SHAPE_DTYPES = (DType.INT64, DType.INT32, DType.BOOL)
@@ -296,6 +297,4 @@ def lift_constants(graph: Graph, context: Context) -> None:
 
 
 def _is_in_function(graph: Graph) -> bool:
-    while graph.parent is not None:
-        graph = graph.parent
-    return graph is not graph.model.graph
+    return outermost(graph) is not graph.model.graph

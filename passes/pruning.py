@@ -21,6 +21,7 @@ from passes._inlining import (
     inline_single_trip,
     known_condition,
     known_trips,
+    outermost,
     stays,
 )
 
@@ -59,7 +60,7 @@ def constant_conditions(graph: Graph, context: Context) -> None:
             taken = known_condition(node)
             if taken is None or stays(node, context):
                 continue
-            names = names or TakenNames(_outermost(scope))
+            names = names or TakenNames(outermost(scope))
             inline_branch(node, taken, context, names)
 
 
@@ -113,7 +114,7 @@ def constant_trip_counts(graph: Graph, context: Context) -> None:
             if trips == 0:
                 drop_zero_trip(node, context)
                 continue
-            names = names or TakenNames(_outermost(scope))
+            names = names or TakenNames(outermost(scope))
             inline_single_trip(node, context, names)
 
 
@@ -318,12 +319,6 @@ def _scopes(model: Model, op_type: str) -> Iterator[Graph]:
     for scope in list(model.graphs()):
         if scope.of_kind(op_type) and scope.is_attached:
             yield scope
-
-
-def _outermost(graph: Graph) -> Graph:
-    while graph.parent is not None:
-        graph = graph.parent
-    return graph
 
 
 def _is_trainable(model: Model) -> bool:

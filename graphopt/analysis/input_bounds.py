@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from graphopt.analysis.bounds import Doubt, certainly_fails, doubts, live_nodes, required
-from graphopt.analysis.known import Known, forget, holder_in, values_inside, with_dim
+from graphopt.analysis.known import Known, forget, values_inside, with_dim
 from graphopt.ir import Dim, Graph, Node, Symbol, Value
+from graphopt.ir.structure import holder_of
 
 if TYPE_CHECKING:
     from graphopt.analysis.inference import Inference
@@ -106,7 +107,7 @@ class _Search:
 
     def _spread(self, inputs: Iterable[Value], saved: Known | None = None) -> Iterator[Node]:
         """Infer again what depends on inputs, operator by operator; each is given before it is inferred."""
-        affected = {holder_in(self.graph, user): None for value in inputs for user, _ in value.uses}
+        affected = {holder_of(self.graph, user): None for value in inputs for user, _ in value.uses}
         for node in self.graph.order():
             if node not in affected:
                 continue
@@ -119,4 +120,4 @@ class _Search:
             self.inference.infer(node)
             for value in node.results:
                 if before[value] != (value.type, value.elements):
-                    affected.update((holder_in(self.graph, user), None) for user, _ in value.uses)
+                    affected.update((holder_of(self.graph, user), None) for user, _ in value.uses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from graphopt.ir import Dim, Graph, Kind, Node, Symbol, TensorType, Type, Value
+from graphopt.ir import Dim, Graph, Kind, Symbol, TensorType, Type, Value
 
 Known: TypeAlias = dict[Value, tuple[Type | None, tuple[Dim, ...] | None]]
 """Type and elements, by value."""
@@ -17,15 +17,6 @@ def values_inside(graph: Graph) -> Iterator[Value]:
         for node in inner.all_nodes():
             if node.kind in (Kind.OPERATOR, Kind.INPUT):
                 yield from node.results
-
-
-def holder_in(graph: Graph, user: Node) -> Node:
-    """The node of the graph that is, or in whose bodies lies, a user."""
-    while user.graph is not graph:
-        assert user.graph is not None
-        assert user.graph.owner is not None
-        user = user.graph.owner
-    return user
 
 
 def forget(values: Iterable[Value]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from graphopt import api
 from graphopt.bisection.reproducer import (
     Data,
-    Region,
     cut,
     name_values,
     quietly,
@@ -27,6 +26,7 @@ from graphopt.bisection.touched import Touched
 from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
 from graphopt.onnxio import load, save
+from graphopt.onnxio.cutting import Region
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import load_registry
 from graphopt.records import Bisection, Rewrite
@@ -157,7 +157,8 @@ class _Bisection:
     def _reproduce(self, guilty: Rewrite, folder: Path, strip: bool) -> tuple[str | None, int, bool]:
         """Write the smallest cut that shows the difference; None if no cut does."""
         touched = self._touched(guilty.number)
-        for size, _ in enumerate(regions(self._before(guilty), self._find(touched, self._before(guilty)))):
+        graph = self._before(guilty)
+        for size in range(len(regions(graph, touched.nodes(graph)))):
             if self._try(guilty, touched, size, strip=False):
                 stripped = strip and bool(self._try(guilty, touched, size, strip=True))
                 if strip and not stripped:
@@ -178,9 +179,6 @@ class _Bisection:
 
         self._optimize(number, listen)
         return heard[0]
-
-    def _find(self, touched: Touched, graph: Graph) -> list[Any]:
-        return touched.nodes(graph)
 
     def _try(self, guilty: Rewrite, touched: Touched, size: int, *, strip: bool) -> str:
         """Cut out the region of that size, apply the guilty rule alone, and say what is wrong then."""
@@ -210,7 +208,7 @@ class _Bisection:
         return quietly(attempt)
 
     def _region(self, graph: Graph, touched: Touched, size: int) -> Region:
-        region = next(item for index, item in enumerate(regions(graph, self._find(touched, graph))) if index == size)
+        region = regions(graph, touched.nodes(graph))[size]
         name_values(graph, region)
         return region
 

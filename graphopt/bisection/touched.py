@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphopt.ir import AttributeSet, Edit, Erased, Graph, Inserted, Model, Node, Rewired, Value
+from graphopt.ir.structure import holder_of
 
 
 class Touched:
@@ -46,8 +47,9 @@ class Touched:
         found: dict[Node, None] = {}
         for scope in (graph, *graph.bodies_inside()):
             for node in scope.nodes():
-                if node.serial in serials:
-                    found[_in_main_graph(node, graph)] = None
+                holder = holder_of(graph, node) if node.serial in serials else None
+                if holder is not None:
+                    found[holder] = None
         for node in graph.nodes():
             function = graph.model.functions.get((node.domain, node.op_type, node.overload))
             if function is not None and any(inner.serial in serials for inner in _all_nodes(function.graph)):
@@ -57,14 +59,6 @@ class Touched:
 
 def _without(old: tuple[Value | None, ...], new: tuple[Value | None, ...]) -> list[Value]:
     return [value for value in old if value is not None and value not in new]
-
-
-def _in_main_graph(node: Node, graph: Graph) -> Node:
-    while node.graph is not graph:
-        assert node.graph is not None
-        assert node.graph.owner is not None
-        node = node.graph.owner
-    return node
 
 
 def _all_nodes(graph: Graph) -> list[Node]:

@@ -302,7 +302,7 @@ class Structure:
 
 def _link(value: Value, user: Node, index: int) -> None:
     """Record a use, unless the user lies in a node that is in no graph: its insertion will."""
-    home, place = value.producer.graph, _holder(value, user)
+    home, place = value.producer.graph, holder_of(value.producer.graph, user)
     if home is None or place is None or (user, index) in value.uses:
         return
     value.uses[user, index] = None
@@ -313,7 +313,7 @@ def _link(value: Value, user: Node, index: int) -> None:
 def _unlink(value: Value, user: Node, index: int) -> None:
     if (user, index) not in value.uses:
         return
-    home, place = value.producer.graph, _holder(value, user)
+    home, place = value.producer.graph, holder_of(value.producer.graph, user)
     assert home is not None
     assert place is not None
     del value.uses[user, index]
@@ -321,9 +321,9 @@ def _unlink(value: Value, user: Node, index: int) -> None:
     home.use_count -= 1
 
 
-def _holder(value: Value, user: Node) -> Node | None:
-    """The node of the value's own graph that is, or contains, the user; None while an owner is detached."""
-    home, node = value.producer.graph, user
+def holder_of(home: Structure | None, user: Node) -> Node | None:
+    """The node of a graph that is, or contains, the user; None while an owner is detached."""
+    node = user
     while node.graph is not home:
         if node.graph is None or node.graph.owner is None:
             return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from onnx import ValueInfoProto
 
 from graphopt.errors import UsageError
 from graphopt.ir import Graph, Kind, Node, Value
-from graphopt.ir.structure import reads_from_outside
+from graphopt.ir.structure import holder_of, reads_from_outside
 from graphopt.onnxio import protos
 from graphopt.onnxio.declared import declaration_of
 from graphopt.onnxio.wording import choices
@@ -85,25 +86,50 @@ def around(graph: Graph, name: str, depth: int) -> tuple[list[str], list[str]]:
     Raises:
         UsageError: the main graph has no such node, or nothing comes out of that part.
     """
-    inside = dict.fromkeys([_node_called(graph, name)])
+    part = region(graph, grown(graph, [_node_called(graph, name)], depth))
+    if not part.outputs:
+        raise UsageError(f"nothing that '{name}' gives is used; choose another node")
+    names = dict(zip(graph.outputs, (name for name, _ in graph.details["outputs"]), strict=True))
+    return [value.name or "" for value in part.inputs], [names.get(value) or value.name or "" for value in part.outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a main graph.
+
+    Attributes:
+        inputs: What flows in, constants not counted.
+        outputs: What flows out.
+    """
+
+    inputs: list[Value]
+    outputs: list[Value]
+
+
+def grown(graph: Graph, nodes: Iterable[Node], steps: int) -> dict[Node, None]:
+    """Some operators, and those within so many steps of them, against and along the edges."""
+    inside = dict.fromkeys(nodes)
     rim = list(inside)
-    for _ in range(depth):
+    for _ in range(steps):
         near = (node for member in rim for node in (*graph.nx.predecessors(member), *graph.nx.successors(member)))
         rim = list(dict.fromkeys(node for node in near if node.is_operator and node not in inside))
         inside.update(dict.fromkeys(rim))
+    return inside
+
+
+def region(graph: Graph, inside: Mapping[Node, None]) -> Region:
+    """What flows into some operators of a graph and out of them."""
     order = [node for node in graph.order() if node in inside]
     read = dict.fromkeys(value for node in order for value in _read_by(node))
-    inputs = [value for value in read if value.producer not in inside and not value.producer.is_constant]
-    given = [
-        value
-        for node in order
-        for value in node.results
-        if any(_holder(graph, user) not in inside for user, _ in value.uses)
-    ]
-    if not given:
-        raise UsageError(f"nothing that '{name}' gives is used; choose another node")
-    names = dict(zip(graph.outputs, (name for name, _ in graph.details["outputs"]), strict=True))
-    return [value.name or "" for value in inputs], [names.get(value) or value.name or "" for value in given]
+    return Region(
+        [value for value in read if value.producer not in inside and not value.producer.is_constant],
+        [
+            value
+            for node in order
+            for value in node.results
+            if any(holder_of(graph, user) not in inside for user, _ in value.uses)
+        ],
+    )
 
 
 def needed_inputs(graph: Graph, outputs: Sequence[str]) -> list[str]:
@@ -223,15 +249,6 @@ def _values_in_bodies(graph: Graph) -> Iterator[Value]:
     for body in graph.bodies_inside():
         for node in body.all_nodes():
             yield from node.results
-
-
-def _holder(graph: Graph, user: Node) -> Node:
-    """The node of the graph that is, or contains, a user."""
-    while user.graph is not graph:
-        assert user.graph is not None
-        assert user.graph.owner is not None
-        user = user.graph.owner
-    return user
 
 
 def _called(graph: Graph) -> Iterator[tuple[str, str, str]]:

@@ -147,3 +147,18 @@ def test_the_command_names_the_rewrite_and_ends_with_1(tmp_path: Path, planted: 
     assert "by planted/wrong" in ended.stdout
     assert "--disable planted/wrong" in ended.stdout
     assert (tmp_path / "chain.bisect" / "before.onnx").exists()
+
+
+def test_the_cut_grows_until_the_rule_fires_in_it(tmp_path: Path) -> None:
+    rules = tmp_path / "shy.py"
+    # It takes away the Softplus alone, but only behind a Tanh, which the smallest cut does not hold.
+    rules.write_text(
+        PLANTED.replace("op.Softplus(op.Tanh(x))", "op.Softplus(x)").replace(
+            "return b.Softplus(b.Sigmoid(m[x]))",
+            'return b.Relu(m[x]) if m[x].producer.op_type == "Tanh" else b.no("nothing to see")',
+        )
+    )
+    found = bisect(chain(tmp_path / "chain.onnx", 6, 3), optimize={"load_files": [rules]}, folder=tmp_path / "cut")
+    assert (found.rule, found.erased) == ("shy/wrong", ("second3",))
+    assert 1 < found.reproducer_nodes < 20
+    assert {"Tanh", "Softplus"} <= {node.op_type for node in onnx.load(tmp_path / "cut" / "before.onnx").graph.node}
