@@ -70,19 +70,13 @@ def command(
     from graphopt.report.plot import require_plotting
 
     settings: dict[str, Any] = {
-        "provider": options.providers(provider),
-        "dims": options.sizes(dim, "--dim"),
-        "shapes": options.shapes(shape, "--shape"),
-        "ranges": options.ranges(value_range),
-        "data": data,
-        "seed": seed,
+        **options.feeds(provider, dim, shape, value_range, data, seed, custom_ops),
         "threads": threads,
         "sessions": sessions,
         "max_time": max_time,
         "concurrency": concurrency,
         "decode": decode,
         "profile": profile,
-        "custom_ops": options.libraries(custom_ops),
     }
     points = options.sweeps(sweep, settings)
     if plot is not None:

@@ -337,15 +337,7 @@ def command(
     if plan is not None:
         _require_no_signature(signature)
         signature |= followed.signature
-    feeds: dict[str, Any] = {
-        "provider": options.providers(provider),
-        "dims": options.sizes(dim, "--dim"),
-        "shapes": options.shapes(shape, "--shape"),
-        "ranges": options.ranges(value_range),
-        "data": data,
-        "seed": seed,
-        "custom_ops": options.libraries(custom_ops),
-    }
+    feeds = options.feeds(provider, dim, shape, value_range, data, seed, custom_ops)
     if min_speedup is not None and not bench:
         raise UsageError("--min-speedup needs --bench")
     if profile and not bench:

@@ -171,6 +171,31 @@ def value_names(text: str | None) -> tuple[str, ...] | None:
     return names(text)
 
 
+def feeds(
+    provider: str,
+    dim: Iterable[str] | None,
+    shape: Iterable[str] | None,
+    value_range: Iterable[str] | None,
+    data: str | None,
+    seed: int,
+    custom_ops: Iterable[Path] | None,
+) -> dict[str, Any]:
+    """Where and on what models are run, as `graphopt.verify` and `graphopt.benchmark` take it.
+
+    Raises:
+        UsageError: one of the options cannot be read.
+    """
+    return {
+        "provider": providers(provider),
+        "dims": sizes(dim, "--dim"),
+        "shapes": shapes(shape, "--shape"),
+        "ranges": ranges(value_range),
+        "data": data,
+        "seed": seed,
+        "custom_ops": libraries(custom_ops),
+    }
+
+
 def providers(name: str) -> str:
     """The provider asked for.
 

@@ -49,17 +49,11 @@ def command(
             str(original),
             str(rewritten),
             level=level,
-            provider=options.providers(provider),
-            dims=options.sizes(dim, "--dim"),
-            shapes=options.shapes(shape, "--shape"),
-            ranges=options.ranges(value_range),
-            data=data,
-            seed=seed,
             runs=runs,
             rtol=rtol,
             atol=atol,
             timeout=timeout,
-            custom_ops=options.libraries(custom_ops),
+            **options.feeds(provider, dim, shape, value_range, data, seed, custom_ops),
         )
     if json:
         show_json(result.to_json())
