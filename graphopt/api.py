@@ -25,15 +25,13 @@ from graphopt.records import OptimizeReport, Verification
 from graphopt.report.explanation import Explanation, Observations, choose, explain_item
 from graphopt.rewrite import LEVELS
 from graphopt.schema import latest_opset
+from graphopt.targets import target_named
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 OLDEST_OPSET = 7
 """The oldest opset a model can be converted to; before it, operators broadcast in another way."""
-
-TARGETS = ("portable",)
-"""What a result can be made for: `portable` emits standard operators only."""
 
 
 @dataclass(slots=True)
@@ -92,6 +90,7 @@ def optimize(
     growth_limit: int = 1 << 20,
     trust_dim_names: bool = False,
     opset: int | None = None,
+    ort_version: str | None = None,
     strict: bool = False,
     fix_dims: Mapping[str, int] | None = None,
     fix_shapes: Mapping[str, Sequence[int]] | None = None,
@@ -113,7 +112,7 @@ def optimize(
     Args:
         model: A path, bytes, `ModelProto`, `onnx_ir.Model` or torch `ONNXProgram`.
         level: `exact`, `default` or `fast-math`: which numeric classes of rewrites run.
-        target: What the result must run on.
+        target: `portable` (standard operators only), `ort-cpu` or `ort-cuda`: what the result must run on.
         verify: Compare the result with the original on ONNX Runtime.
         passes: The only passes to run; None for all.
         skip: Passes to leave out.
@@ -128,6 +127,7 @@ def optimize(
         growth_limit: Bytes a folded result may exceed what dies with it.
         trust_dim_names: Take dims of equal names to be equal.
         opset: The opset of the standard domain the result must have; operators that only it has are used, too.
+        ort_version: With a target of ONNX Runtime: the oldest version the result must run on, such as `1.22`.
         strict: Raise where a pass fails, instead of rolling it back and going on.
         fix_dims: Sizes of free dims of the inputs, by dim name, which become static.
         fix_shapes: Static shapes of inputs.
@@ -154,8 +154,7 @@ def optimize(
     """
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
-    if target not in TARGETS:
-        raise UsageError(f"there is no target '{target}'; choose one of {', '.join(TARGETS)}")
+    target_named(target, ort_version)
     if opset is not None and not OLDEST_OPSET <= opset <= latest_opset():
         raise UsageError(f"opset {opset} is not known; choose one from {OLDEST_OPSET} to {latest_opset()}")
     chosen = Selection(
@@ -176,6 +175,7 @@ def optimize(
         trust_dim_names=trust_dim_names,
         keep=frozenset(keep),
         opset=opset,
+        ort_version=ort_version,
     )
     pipeline = MetaOptimizer(registry or load_registry(load_files), chosen)
     pipeline.progress, pipeline.after_pass = progress, after_pass
@@ -304,6 +304,7 @@ def explain(
     rules: Sequence[str],
     *,
     level: str = "default",
+    target: str = "portable",
     aggressive: Sequence[str] = (),
     freeze_initializers: bool = False,
     trust_dim_names: bool = False,
@@ -320,6 +321,7 @@ def explain(
         model: A path, bytes, `ModelProto`, `onnx_ir.Model` or torch `ONNXProgram`; not changed.
         rules: Rules, passes, or `pass/rule`.
         level: See `optimize`, as for the rest.
+        target: What the result would have to run on.
         aggressive: Passes to run in their aggressive form.
         freeze_initializers: Treat overridable initializers as constants.
         trust_dim_names: Take dims of equal names to be equal.
@@ -333,12 +335,17 @@ def explain(
     """
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
+    target_named(target)
     registry = registry or load_registry(load_files)
     chosen = choose(registry, rules)
     seen = Observations(chosen)
     graph = load(model)
     options = Options(
-        level=level, freeze_initializers=freeze_initializers, trust_dim_names=trust_dim_names, opset=opset
+        level=level,
+        target=target,
+        freeze_initializers=freeze_initializers,
+        trust_dim_names=trust_dim_names,
+        opset=opset,
     )
     context = Context(Inference(graph.model, trust_dim_names=trust_dim_names), options, _evaluator(graph.model))
     context.observer, context.on_note = seen.on_miss, seen.on_note

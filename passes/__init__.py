@@ -65,6 +65,7 @@ ORDER: tuple[str, ...] = (
     "projections",  # layers that follow one another, now that nothing stands between
     "normalization_scales",  # and what no layer took
     "rotation_signs",  # late: it changes what rotary embeddings are known by
+    "fusion.activations",  # for the targets of ONNX Runtime, once all others have settled
     "counters",  # late: lookups know the counters they count with by their sums and products
     "naming",  # last: only what is left needs a name
 )

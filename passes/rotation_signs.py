@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graphopt import Context, DType, Graph, Node, Value, graph_pass
+from graphopt import Context, DType, Graph, Model, Node, Options, Value, graph_pass
 from passes._proofs import HALVES
 
 Signs = tuple[int, tuple[tuple[int, bool], ...]]
@@ -25,6 +25,11 @@ _AFTER = """(float[N,2,4] x, float[N,2,4] z, float[N,1,4] s) => (float[N,2,4] y,
             { r = Mul(s, signs)
               a, b = Split<axis = 2, num_outputs = 2>(x)  c = Concat<axis = 2>(b, a)  y = Mul(c, r)
               d, e = Split<axis = 2, num_outputs = 2>(z)  f = Concat<axis = -1>(e, d)  w = Mul(r, f) }"""
+
+
+def is_asked(model: Model, options: Options) -> bool:
+    """Only where no rotary embedding of the runtime's own takes its place, which is known by the negations."""
+    return options.target == "portable"
 
 
 @graph_pass(

@@ -26,6 +26,7 @@ def command(
     trust_dim_names: Annotated[
         bool, typer.Option("--trust-dim-names", help="Take dims of equal names to be equal.")
     ] = False,
+    target: Annotated[str, typer.Option(help="portable, ort-cpu or ort-cuda, as for optimize.")] = "portable",
     opset: Annotated[int | None, typer.Option(metavar="N", help="Convert to this opset on the way.")] = None,
     load: options.Load = None,
     limit: Annotated[
@@ -45,6 +46,7 @@ def command(
             aggressive=options.names(aggressive) or (),
             freeze_initializers=freeze_initializers,
             trust_dim_names=trust_dim_names,
+            target=target,
             opset=opset,
             load_files=tuple(map(str, load or ())),
         )

@@ -124,8 +124,18 @@ class Graph(Structure):
                 self._require_readable(value, node)
         if rank is not None:
             node.rank = rank
+        self._import(node.domain)
         self._attach(node)
         self.tell(edits.Inserted(self, node))
+
+    def _import(self, domain: str) -> None:
+        """Import a domain that is new here at its first version, as ONNX Runtime's own has only one."""
+        if domain in self.opsets or domain == "ai.onnx":
+            return
+        around = self
+        while around.owner is not None and around.parent is not None:
+            around = around.parent
+        around.set_opset(domain, 1)
 
     def erase(self, node: Node, *, signature: bool = False) -> None:
         """Take a node, with its bodies, out of the graph; with `signature` an input too, as only a user may ask.

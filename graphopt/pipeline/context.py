@@ -10,6 +10,7 @@ from graphopt.analysis.inference import Inference
 from graphopt.ir import Graph, Node, Value
 from graphopt.rewrite import LEVELS, Builder, NumericClass
 from graphopt.rewrite.driver import Observer
+from graphopt.targets import Target, target_named
 from graphopt.tensors import Tensor
 
 Evaluator = Callable[[Sequence[Node]], dict[Value, Tensor]]
@@ -27,6 +28,7 @@ class Options:
     Attributes:
         level: `exact`, `default` or `fast-math`.
         target: What the result must run on.
+        ort_version: For the targets of ONNX Runtime: emit nothing that an older version has no kernel for.
         freeze_initializers: Treat initializers a caller may override (IR version 4 and newer) as constants.
         fold_dequantize: Let `DequantizeLinear` of constant weights be folded, which stores them unquantized.
         growth_limit: Bytes a folded result may exceed what dies with it.
@@ -43,6 +45,7 @@ class Options:
     trust_dim_names: bool = False
     keep: frozenset[str] = frozenset()
     opset: int | None = None
+    ort_version: str | None = None
 
     @property
     def classes(self) -> frozenset[NumericClass]:
@@ -71,9 +74,14 @@ class Context:
     notes: list[str] = field(default_factory=list)
     """Remarks for the report: what was left alone, and why."""
 
+    @property
+    def target(self) -> Target:
+        """What the result must run on, with the kernels it has."""
+        return target_named(self.options.target, self.options.ort_version)
+
     def builder(self, graph: Graph) -> Builder:
         """A builder for `graph`; `insert` what it made inside a `rewrite`."""
-        return Builder(graph, self.inference)
+        return Builder(graph, self.inference, self.target)
 
     @contextmanager
     def rewrite(self, graph: Graph) -> Iterator[int]:

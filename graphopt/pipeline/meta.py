@@ -95,17 +95,23 @@ class MetaOptimizer:
         _pin(model, context.options.keep)
         context.inference.run()
         settled, sweeps, stopped_by = Settled(), 0, "fixed point"
+        # Fusions know the normal form: they begin when the passes for every target have settled, and then take part.
+        late = any(context.options.target in item.targets for item in self.passes)
+        stages = [False, True] if late and any(not item.targets for item in self.passes) else [late]
         # What passes throw away is little beside what the collector would walk over to find it.
         with model.listening(recorder), collector_paused():
             while True:
                 sweeps += 1
                 edits_before = recorder.edits
-                outcome = self._sweep(model, context, settled, recorder, sweeps, started, reports)
+                outcome = self._sweep(model, context, settled, recorder, sweeps, started, reports, stages[0])
                 if outcome is not None:
                     stopped_by = outcome
                     break
                 if recorder.edits == edits_before and not context.inference.learn_more():
-                    break
+                    if len(stages) == 1:
+                        break
+                    del stages[0]
+                    continue
                 if sweeps >= self.selection.max_sweeps:
                     stopped_by = "sweep limit"
                     break
@@ -130,9 +136,12 @@ class MetaOptimizer:
         sweep: int,
         started: float,
         reports: list[PassReport],
+        fuses: bool,
     ) -> str | None:
         """One round over the passes; returns why to stop, or None."""
         for item in self.passes:
+            if item.targets and not (fuses and context.options.target in item.targets):
+                continue
             if item.once and sweep > 1:
                 continue
             if item.is_asked is not None and not item.is_asked(model, context.options):

@@ -92,6 +92,7 @@ class Pass:
         summary: The first line of the module's docstring.
         items: Its rules and graph passes as they are written.
         once: True if it runs in the first sweep only.
+        targets: The targets it runs for; empty for all. A pass of some targets runs once the others have settled.
         after: The pass it wants to follow, "" for the end.
         is_asked: Says whether the options call for it now; None where it always runs.
     """
@@ -101,6 +102,7 @@ class Pass:
     items: tuple[Item, ...]
     module: ModuleType
     once: bool = False
+    targets: tuple[str, ...] = ()
     after: str = ""
     is_asked: Asked | None = None
 
@@ -127,7 +129,7 @@ class Pass:
 
     def _run_rules(self, rules: tuple[Rule, ...], model: Model, context: Context, settled: Settled) -> None:
         context.current = self.name
-        driver = Driver(self.name, rules, context.inference, context.observer)
+        driver = Driver(self.name, rules, context.inference, context.observer, context.target)
         key = f"{self.name}/{rules[0].name}"
         for graph in list(model.graphs()):
             if settled.is_settled(key, graph):
@@ -205,6 +207,7 @@ def pass_of_module(module: ModuleType, name: str) -> Pass:
         items=own,
         module=module,
         once=bool(getattr(module, "ONCE", False)),
+        targets=tuple(getattr(module, "TARGETS", ())),
         after=str(getattr(module, "AFTER", "")),
         is_asked=getattr(module, "is_asked", None),
     )

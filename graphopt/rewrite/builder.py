@@ -12,6 +12,7 @@ from graphopt.errors import RuleError
 from graphopt.ir import Graph, Node, Value
 from graphopt.rewrite.match import Miss
 from graphopt.schema import Operator, operator
+from graphopt.targets import MICROSOFT, PORTABLE, Target
 from graphopt.tensors import DType, Tensor
 
 
@@ -21,11 +22,13 @@ class Builder:
     `b.Transpose(x, perm=[1, 0])` returns the new node's value. Operands are values, None for an omitted one, numbers
     or arrays for constants (a bare number takes the element type of the first operand). A keyword is a parameter by
     ONNX's name for it: it becomes an attribute or a constant operand, as the opset wants. `outputs=n` asks for
-    several results and returns a tuple.
+    several results and returns a tuple. `b.target` is what the result must run on; `b.microsoft` makes ONNX Runtime's
+    own operators, as in `b.microsoft.BiasGelu(x, bias)`.
     """
 
-    def __init__(self, graph: Graph, inference: Inference) -> None:
+    def __init__(self, graph: Graph, inference: Inference, target: Target = PORTABLE) -> None:
         self.graph = graph
+        self.target = target
         self.nodes: list[Node] = []
         self._inference = inference
 
@@ -37,6 +40,11 @@ class Builder:
             return self.apply(op_type, operands, outputs=outputs, parameters=parameters)
 
         return make
+
+    @property
+    def microsoft(self) -> _OfDomain:
+        """The operators of ONNX Runtime's own domain; ask `target.runs` first."""
+        return _OfDomain(self, MICROSOFT)
 
     def apply(
         self,
@@ -132,6 +140,25 @@ class Builder:
             item = self.constant(_listed(item), element)
         values.extend([None] * (position + 1 - len(values)))
         values[position] = item
+
+
+class _OfDomain:
+    """Makes operators of another domain than the standard one."""
+
+    __slots__ = ("_builder", "_domain")
+
+    def __init__(self, builder: Builder, domain: str) -> None:
+        self._builder = builder
+        self._domain = domain
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if op_type.startswith("_"):
+            raise AttributeError(op_type)
+
+        def make(*operands: Any, outputs: int = 1, **parameters: Any) -> Any:
+            return self._builder.apply(op_type, operands, domain=self._domain, outputs=outputs, parameters=parameters)
+
+        return make
 
 
 def _plain(item: Any) -> Any:

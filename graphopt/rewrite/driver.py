@@ -11,6 +11,7 @@ from graphopt.ir import AttributeSet, Edit, Erased, Graph, Inserted, Kind, Node,
 from graphopt.rewrite.builder import Builder
 from graphopt.rewrite.match import Match, Miss
 from graphopt.rewrite.rule import Replacement, Rule
+from graphopt.targets import PORTABLE, Target
 
 Observer = Callable[[Rule, Node, Miss], None]
 """Told of every rule that was tried and did not fire."""
@@ -78,9 +79,15 @@ class Driver:
     """Runs rules over one graph."""
 
     def __init__(
-        self, prefix: str, rules: Sequence[Rule], inference: Inference, observer: Observer | None = None
+        self,
+        prefix: str,
+        rules: Sequence[Rule],
+        inference: Inference,
+        observer: Observer | None = None,
+        target: Target = PORTABLE,
     ) -> None:
         self.prefix = prefix
+        self.target = target
         self.inference = inference
         self.observer = observer
         self._by_kind: dict[tuple[str, str], list[Rule]] = {}
@@ -131,7 +138,7 @@ class Driver:
                 continue
             match = item.matcher.match(node)
             if isinstance(match, Match):
-                builder = Builder(graph, self.inference)
+                builder = Builder(graph, self.inference, self.target)
                 replacement = item.function(match, builder)
                 outcome = check_replacement(item, match, replacement)
                 if not isinstance(outcome, Miss):

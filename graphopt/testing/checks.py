@@ -73,10 +73,13 @@ def apply(owner: Pass, item: Item, model: ModelProto, *, level: str = "fast-math
     Returns:
         The graph and how many rewrites were made.
     """
-    alone = Pass(owner.name, owner.summary, (item,), owner.module)
+    alone = Pass(owner.name, owner.summary, (item,), owner.module, targets=owner.targets)
     graph = load(model)
+    options = Options(
+        **{"level": level, "target": owner.targets[0] if owner.targets else "portable"} | item.examples.options
+    )
     report = MetaOptimizer(Registry([alone]), Selection(strict=True)).run(
-        graph.model, Context(Inference(graph.model), Options(level=level, **item.examples.options), _evaluator(graph))
+        graph.model, Context(Inference(graph.model), options, _evaluator(graph))
     )
     return graph, len(report.rewrites)
 

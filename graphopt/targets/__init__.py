@@ -1,0 +1,8 @@
+"""What a runtime can run: the targets a model is optimized for, and the kernels each of them has."""
+
+from __future__ import annotations
+
+from graphopt.targets.probes import MICROSOFT, PROBES
+from graphopt.targets.target import PORTABLE, TARGETS, Target, target_named
+
+__all__ = ["MICROSOFT", "PORTABLE", "PROBES", "TARGETS", "Target", "target_named"]
