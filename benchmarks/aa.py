@@ -5,7 +5,8 @@
 
 A verdict of *faster* or *slower* for a model against itself is a false alarm; at a 99 % interval and a margin of 2 %
 there should be next to none in a hundred. A model with a tenth more of the same work must be seen as slower: *too noisy
-to say* is an honest answer on a busy machine, *no difference seen* and *faster* are misses.
+to say* is an honest answer on a busy machine, *no difference seen* and *faster* are misses. The exit code is 1 where
+more than 3 % of the comparisons with itself end otherwise than with *no difference seen*, or a tenth is missed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from graphopt.runtime import Worker, benchmark
 
 LAYERS = 30
 SLOWER = 0.10
+SETTLED = 0.97
 
 
 def chain(layers: int, width: int) -> bytes:
@@ -44,14 +46,18 @@ def chain(layers: int, width: int) -> bytes:
 def trial(left: bytes, right: bytes, options: dict[str, Any]) -> dict[str, Any]:
     """One comparison, without what does not bear on the verdict."""
     result = benchmark(left, right, memory=False, placement=False, **options)
-    return {"verdict": result.verdict, "ratio": result.ratio, "low": result.low, "high": result.high}
+    sessions = 0 if result.original is None else result.original.sessions
+    numbers = {"ratio": result.ratio, "low": result.low, "high": result.high}
+    return {"verdict": result.verdict, **numbers, "sessions": sessions, "seconds": round(result.seconds, 2)}
 
 
 def told(name: str, trials: list[dict[str, Any]]) -> str:
     """One line: how often each verdict was given, and how far the ratios spread."""
     ratios = np.sort([item["ratio"] for item in trials])
     counts = ", ".join(f"{verdict} {count}" for verdict, count in Counter(i["verdict"] for i in trials).most_common())
-    return f"{name}: {counts}; ratio {np.median(ratios):.3f}, from {ratios[0]:.3f} to {ratios[-1]:.3f}"
+    widths = np.asarray([item["high"] / item["low"] - 1 for item in trials])
+    spread = f"ratio {np.median(ratios):.3f}, from {ratios[0]:.3f} to {ratios[-1]:.3f}"
+    return f"{name}: {counts}; {spread}; intervals {np.median(widths):.1%} wide, at most {widths.max():.1%}"
 
 
 def main() -> None:
@@ -87,6 +93,8 @@ def main() -> None:
     if arguments.json is not None:
         document = {"made_by": "benchmarks/aa.py", "versions": versions(), "false_alarms": alarms, "missed": missed}
         arguments.json.write_text(json.dumps({**document, **found}, indent=1) + "\n")
+    settled = sum(item["verdict"] == "no difference seen" for item in found["itself"])
+    raise SystemExit(settled < SETTLED * len(found["itself"]) or missed > 0)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from graphopt import api, runtime
+from graphopt import api, runtime, tuning
 from graphopt.cli.main import app
 from graphopt.pipeline import Pass, load_registry
 from graphopt.pipeline.passes import Item
@@ -24,6 +24,7 @@ from graphopt.rewrite import LEVELS, Rule
 DOCS = Path(__file__).parent
 RENAMED = {
     "value_range": "ranges",
+    "provider_option": "provider_options",
     "dim": "dims",
     "shape": "shapes",
     "load": "load_files",
@@ -145,6 +146,7 @@ def _api_name(command: str, name: str) -> str:
         "bench": [("benchmark", runtime.benchmark), ("sweep", runtime.sweep)],
         "extract": [("extract", api.extract)],
         "explain": [("explain", api.explain)],
+        "tune": [("tune", tuning.tune)],
     }
     keyword = RENAMED.get(name, name)
     for label, function in functions.get(command, []):

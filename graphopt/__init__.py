@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphopt import _interrupt as _interrupt  # before all others: see there
 from graphopt import schema
+from graphopt.acceptance import Acceptance, accept
 from graphopt.analysis.effects import Effect, effect_of, is_commutative, is_elementwise, is_pure, is_total
 from graphopt.analysis.position import is_position_independent
 from graphopt.api import Result, benchmark, explain, extract, optimize, sweep, verify
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "NOT_CONSTANT",
+    "Acceptance",
     "Application",
     "Builder",
     "Context",
@@ -58,6 +60,7 @@ __all__ = [
     "Tensor",
     "TensorType",
     "Value",
+    "accept",
     "attr",
     "benchmark",
     "clone_body",

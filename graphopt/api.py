@@ -6,17 +6,19 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphopt.analysis.inference import Inference
-from graphopt.errors import OpsetError, UsageError
+from graphopt.errors import OpsetError, OutputError, UsageError
 from graphopt.ir import Graph, Model
 from graphopt.measurements import Benchmark, Sweep
 from graphopt.onnxio import load, save, to_proto, write_model
 from graphopt.onnxio.cutting import around as surroundings
 from graphopt.onnxio.cutting import needed_inputs
 from graphopt.onnxio.namemap import NameMap
+from graphopt.onnxio.save import stage
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import Context, MetaOptimizer, Options, Registry, Selection, load_registry
 from graphopt.pipeline.meta import AfterPass, Progress
@@ -373,28 +375,45 @@ def _verify_result(
     level: str,
     options: dict[str, Any],
 ) -> Verification:
-    import tempfile
-
     from graphopt import runtime
 
-    with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
-        path = os.path.join(folder, "optimized.onnx")
-        result.save(path)
+    with ExitStack() as stack:
+        path = _written(result.graph, original, "optimized", stack)
         if signature or prepare is not None or not isinstance(original, (str, os.PathLike)):
             # The truth is the original with the signature asked for, and nothing else done to it.
-            source = os.path.join(folder, "original.onnx")
             graph = load(original)
             change_signature(graph, signature)
             if prepare is not None:
                 prepare(graph)
-            save(graph, source)
-            original = source
+            original = _written(graph, original, "original", stack)
         # Both were loaded a moment ago: straight to the runtime, without looking at them once more.
         return runtime.verify(original, path, level=level, **options)
 
 
-def verify(original: str | os.PathLike[str], rewritten: str | os.PathLike[str], **options: Any) -> Verification:
+def _written(graph: Graph, source: Any, name: str, stack: ExitStack) -> str:
+    """A model as a file that goes with `stack`; where weights are in files it lies beside them, so that they stay."""
+    import tempfile
+
+    if isinstance(source, (str, os.PathLike)) and graph.model.details["external_files"].mappings:
+        try:
+            staged = stage(graph, f"{os.fspath(source)}.{name}", external_data="reference")
+        except OutputError:  # a folder that may not be written: the weights are copied
+            pass
+        else:
+            stack.callback(staged.discard)
+            return staged.path
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphopt-"))
+    path = os.path.join(folder, f"{name}.onnx")
+    save(graph, path)
+    return path
+
+
+def verify(
+    original: str | os.PathLike[str], rewritten: str | os.PathLike[str] | None = None, **options: Any
+) -> Verification:
     """Compare two model files on ONNX Runtime; see `graphopt.runtime.verify` for the options.
+
+    The second may be left out where `against` names a command that runs the first one elsewhere.
 
     Raises:
         ModelError: a file cannot be read.
@@ -402,7 +421,8 @@ def verify(original: str | os.PathLike[str], rewritten: str | os.PathLike[str], 
     from graphopt import runtime
 
     _require_model(original)
-    _require_model(rewritten)
+    if rewritten is not None:
+        _require_model(rewritten)
     return runtime.verify(original, rewritten, **options)
 
 

@@ -72,6 +72,10 @@ class UsageError(GraphoptError):
     """An option, pass or rule name that does not exist or does not fit."""
 
 
+class ProviderOptionError(UsageError):
+    """A provider does not take an option, or not that value of it; the message names the option."""
+
+
 # --- running models -------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +137,10 @@ class WorkerMemoryError(ExecutionError):
     """The worker process asked for more memory than is allowed or there is."""
 
     reason = "out of memory"
+
+
+class RecipeError(GraphoptError):
+    """A recipe cannot be read, or belongs to another model; tune anew."""
 
 
 class FeedError(GraphoptError):

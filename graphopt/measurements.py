@@ -247,3 +247,85 @@ class Sweep:
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
         return runtime_document(self, "benchmark-sweep")
+
+
+# --- rewrites kept or left out by measurement -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of leaving one group of rewrites out.
+
+    Attributes:
+        group: A pass, or one rule of it as `pass/rule`.
+        rewrites: How many rewrites the group makes.
+        outcome: "kept" (it does not pay to leave it out), "left out" (it made the model slower), "wrong" (it made the
+            model different, and is left out), "narrowed" (slower; it was found out which of its rules), "same graph"
+            (the runtime runs the same graph without it), "needed" (the model cannot be made without it), or "not
+            tried".
+        reason: One sentence.
+        ratio: How many times as fast the model is without the group; NaN where nothing was timed.
+        low: Lower end of the 99 % interval of `ratio`.
+        high: Upper end of it.
+        seconds: How long it took.
+    """
+
+    group: str
+    rewrites: int
+    outcome: str
+    reason: str = ""
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON document."""
+        return runtime_document(self, "trial")
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceReport:
+    """Which groups of rewrites stayed, which were left out, and what that rests on.
+
+    Attributes:
+        outcome: "accepted", "nothing to gain" (the model is kept as it was), "different" or "not verified" (nothing is
+            accepted), "not measured", or "not settled".
+        reason: One sentence.
+        trials: What was tried, in that order.
+        skip: Passes left out, beside those that were asked for.
+        disable: Rules left out, as `pass/rule`, beside those that were asked for.
+        benchmark: The accepted result against the original; where there is nothing to gain, the best that was found.
+        first: All rewrites together against the original, before any was left out for its speed.
+        provider: The provider that everything was timed on.
+        device: What it runs on, as the system names it.
+        runtime: Version of ONNX Runtime.
+        max_time: The time allowed, in seconds.
+        seconds: The time it took.
+        timings: How many comparisons were timed.
+        out_of_time: True if groups were left untried because the time was up.
+    """
+
+    outcome: str
+    reason: str
+    trials: tuple[Trial, ...] = ()
+    skip: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    benchmark: Benchmark | None = None
+    first: Benchmark | None = None
+    provider: str = ""
+    device: str = ""
+    runtime: str = ""
+    max_time: float = math.nan
+    seconds: float = 0.0
+    timings: int = 0
+    out_of_time: bool = False
+
+    @property
+    def dropped(self) -> tuple[Trial, ...]:
+        """The groups that were left out, for being wrong or slow."""
+        return tuple(trial for trial in self.trials if trial.outcome in ("wrong", "left out"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON document."""
+        return runtime_document(self, "acceptance")

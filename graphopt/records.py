@@ -46,6 +46,11 @@ class OutputDiff:
         tolerance: What `error` was allowed to be; None where only the same bits would do or nothing had to be measured.
         floor_optimizer: The original with the runtime's optimizer on against off, same measure; None: not measured.
         floor_ulp: The original under a one-ulp change of its float inputs, same measure; None: not measured.
+        tolerance_as_users_run: What `error_as_users_run` was allowed to be; None where nothing had to be measured.
+        floor_sessions: The original against itself in another session of the same set-up, same measure; None: not
+            measured.
+        floor_tf32: The original with default options, TF32 on against off, same measure; None: not measured, or the
+            provider has no TF32.
         mismatched: Elements that are not bit-equal, over all feeds.
         elements: Elements compared, over all feeds.
         worst_feed: The feed with the largest error.
@@ -60,6 +65,9 @@ class OutputDiff:
     tolerance: float | None = None
     floor_optimizer: float | None = None
     floor_ulp: float | None = None
+    tolerance_as_users_run: float | None = None
+    floor_sessions: float | None = None
+    floor_tf32: float | None = None
     mismatched: int = 0
     elements: int = 0
     worst_feed: str = ""
@@ -67,6 +75,27 @@ class OutputDiff:
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON document."""
         return runtime_document(self, "output-diff")
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseFloor:
+    """How far the original is from itself, in the output that moves most.
+
+    Attributes:
+        name: What was changed between its two runs.
+        value: Largest difference, in `unit`.
+        output: The output that moves most.
+        unit: Always "share of the output's largest value".
+    """
+
+    name: str
+    value: float
+    output: str = ""
+    unit: str = "share of the output's largest value"
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON document."""
+        return runtime_document(self, "noise-floor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +118,52 @@ class FeedRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """Both models as decoders: a prefill, then steps, each side fed with the caches that it gave itself.
+
+    Attributes:
+        steps: Tokens generated.
+        prompt: Tokens of the prefill, or of the past that a model without one began with.
+        prefill: There was a prefill.
+        chunk: Tokens of a second piece of prompt, taken in at once after the prefill; 0 where there was none.
+        batch: Sequences generated at a time.
+        caches: Pairs of past and present that were fed back.
+        greedy: The tokens are the original's best, and were fed to both sides; otherwise they were drawn.
+        tokens: The ids fed to each step, where they were chosen.
+        tokens_equal: The rewritten model would have chosen the same everywhere; None where tokens were drawn.
+        ties: How often it would have chosen another one, of scores that tie within the measured noise.
+        identical: The same bits in every output of every step with the runtime's optimizer off.
+        fault: What differs; empty where nothing does.
+        outputs: One record for each output, over all steps.
+    """
+
+    steps: int
+    prompt: int = 0
+    prefill: bool = True
+    chunk: int = 0
+    batch: int = 1
+    caches: int = 0
+    greedy: bool = False
+    tokens: tuple[tuple[int, ...], ...] = ()
+    tokens_equal: bool | None = None
+    ties: int = 0
+    identical: bool = False
+    fault: str = ""
+    outputs: tuple[OutputDiff, ...] = ()
+
+    def __str__(self) -> str:
+        one = self.steps == 1
+        if self.greedy:
+            tied = f" ({self.ties} at a tie)" if self.ties else ""
+            return f"over {self.steps} generated {'token' if one else 'tokens'}{tied}"
+        return f"over {self.steps} {'step' if one else 'steps'} fed with what the step before gave"
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON document."""
+        return runtime_document(self, "generation")
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """The verdict on a rewritten model, and what it rests on.
 
@@ -96,16 +171,23 @@ class Verification:
         verdict: "equal", "different" or "not verified".
         reason: One sentence; for "not verified" it ends with what to do.
         level: The level it was judged at.
-        provider: The provider that really ran; empty where none did.
+        provider: The provider that really ran; empty where none did, several with commas between.
         provider_asked: What was asked for.
+        provider_options: The user's options of the provider.
+        against: The command of another runtime that ran the rewritten model; empty for ONNX Runtime.
         runtime: Version of ONNX Runtime.
         feeds: The inputs tried.
         outputs: One record for each output.
+        inner: One record for each value inside both models that was compared, too.
+        floors: How far the original is from itself, as far as it had to be measured.
+        adversarial: The verdict on adversarial feeds alone; None where they were not asked for.
         rtol: Relative tolerance, where the user set one.
         atol: Absolute tolerance, where the user set one.
         opaque_nodes: Nodes that nothing can run and that were cut out on both sides.
         notes: Further sentences worth reading.
         seconds: How long it took.
+        parts: One verdict for each provider where several were asked for; this record then has the worst of them.
+        generation: Both as decoders; None for other models, and where a note says why not.
     """
 
     verdict: str
@@ -113,14 +195,21 @@ class Verification:
     level: str = "default"
     provider: str = ""
     provider_asked: str = "auto"
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    against: str = ""
     runtime: str = ""
     feeds: tuple[FeedRecord, ...] = ()
     outputs: tuple[OutputDiff, ...] = ()
+    inner: tuple[OutputDiff, ...] = ()
+    floors: tuple[NoiseFloor, ...] = ()
+    adversarial: Verification | None = None
     rtol: float | None = None
     atol: float | None = None
     opaque_nodes: int = 0
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    parts: tuple[Verification, ...] = ()
+    generation: GenerationRecord | None = None
 
     @property
     def equal(self) -> bool:
@@ -244,6 +333,7 @@ class Bisection:
         reproducer: The folder with the model cut down to the rewrite, before and after; None if none was written.
         reproducer_nodes: Operators in the cut.
         weights_stripped: True if its weights are random numbers.
+        suspects: Where the time was up before one was found: the rules it is among.
     """
 
     rewrites: int
@@ -256,6 +346,7 @@ class Bisection:
     reproducer: str | None = None
     reproducer_nodes: int = 0
     weights_stripped: bool = False
+    suspects: tuple[str, ...] = ()
 
     @property
     def found(self) -> bool:

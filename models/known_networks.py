@@ -2,9 +2,10 @@
 
     python models/known_networks.py DIR [--only bert_base,gpt2] [--forms ts,dynamo] [--opset 17]
 
-Needs torch, onnx, onnxscript and (but for `unet_sd`) transformers; nothing is downloaded. `NAME.ts.onnx` comes from the
-TorchScript exporter, `NAME.dynamo.onnx` from the torch.export one, both from the same weights. A network that cannot be
-exported by the versions installed is reported and left out; the exit code is 1 if none could.
+Needs torch, onnx, onnxscript, transformers (but for `unet_sd`) and torchvision (for `resnet50` and its like); it loads
+nothing down. `NAME.ts.onnx` comes from the TorchScript exporter, `NAME.dynamo.onnx` from the torch.export one, both
+from the same weights. A network that cannot be exported by the versions installed is reported and left out; the exit
+code is 1 if none could.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,39 @@ def vit_base() -> Example:
     _, transformers = torch_and_transformers()
     config = transformers.ViTConfig(num_labels=1000, attn_implementation="eager")
     return image_model(transformers.ViTForImageClassification(config), (224, 224))
+
+
+def vision_network(name: str) -> Example:
+    """A convolutional network of torchvision's, 224 x 224."""
+    torchvision = importlib.import_module("torchvision")
+    torch, _ = torch_and_transformers()
+    image = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(SEED))
+    axes = {key: {0: "batch"} for key in ("pixel_values", "logits")}
+    network = getattr(torchvision.models, name)(weights=None)
+    return Example(network, lambda net, image: net(image), {"pixel_values": image}, ("logits",), axes)
+
+
+def llama() -> Example:
+    """Llama without a cache: 8 layers, width 1024, 16 heads."""
+    torch, transformers = torch_and_transformers()
+    config = transformers.LlamaConfig(
+        vocab_size=32000,
+        hidden_size=1024,
+        intermediate_size=2816,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+    tokens = ids(torch)
+    return Example(
+        transformers.LlamaForCausalLM(config),
+        lambda net, tokens, mask: net(tokens, attention_mask=mask, use_cache=False).logits,
+        {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)},
+        ("logits",),
+        dict.fromkeys(("input_ids", "attention_mask", "logits"), TEXT),
+    )
 
 
 def swin_tiny() -> Example:
@@ -288,11 +323,12 @@ NETWORKS: dict[str, Callable[[], Example]] = {
         segformer,
         detr,
         unet_sd,
+        llama,
         llama_past,
         t5_encoder,
         t5_decoder,
     )
-}
+} | {name: partial(vision_network, name) for name in ("resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny")}
 
 
 # ----------------------------------------------------------------------------------------------------------- export

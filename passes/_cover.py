@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from graphopt import Builder, Context, Node, Value
+import numpy as np
+
+from graphopt import Builder, Context, DType, Node, Value
 
 Build: TypeAlias = Callable[[Builder], Value | None]
 
@@ -96,6 +98,14 @@ def is_near(found: float | None, wanted: float) -> bool:
     )
 
 
+def is_number(value: Value | None, wanted: float, beside: Value | None = None) -> bool:
+    """True for a constant of one element that is near `wanted`, or what bfloat16 makes of that."""
+    found = number(value, beside)
+    if found is None or value is None or value.dtype is not DType.BFLOAT16:
+        return is_near(found, wanted)
+    return found == float(np.asarray(wanted, DType.BFLOAT16.numpy))
+
+
 def other(node: Node, value: Value | None) -> Value | None:
     """The operand beside `value` in a node of two operands."""
     left, right = node.operand(0), node.operand(1)
@@ -105,9 +115,9 @@ def other(node: Node, value: Value | None) -> Value | None:
 def with_number(node: Node, wanted: float) -> Value | None:
     """The operand beside a constant near `wanted`, in a node of two operands in any order."""
     left, right = node.operand(0), node.operand(1)
-    if is_near(number(right, left), wanted):
+    if is_number(right, wanted, left):
         return left
-    return right if is_near(number(left, right), wanted) else None
+    return right if is_number(left, wanted, right) else None
 
 
 def sole_user(value: Value, *op_types: str) -> Node | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,28 @@ from passes._proofs import axes_of
 
 _KERNELS = (DType.FLOAT, DType.FLOAT16, DType.DOUBLE)
 """Types the runtime computes in one piece."""
+_SHORT = (DType.FLOAT16, DType.BFLOAT16)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to write for a normalization.
+
+    Attributes:
+        op_type: The operator of the standard domain.
+        is_centred: Whether it subtracts the mean.
+        dtypes: The element types to write it for.
+        asks_for_scale: Leave it if it is multiplied by something that the operator does not take as its scale.
+    """
+
+    op_type: str
+    is_centred: bool
+    dtypes: Collection[DType] = _KERNELS
+    asks_for_scale: bool = True
+
+
+LAYER_NORMALIZATION = Wanted("LayerNormalization", is_centred=True)
+RMS_NORMALIZATION = Wanted("RMSNormalization", is_centred=False)
 
 
 @dataclass(slots=True)
@@ -38,50 +61,58 @@ class _Found:
     bias: Value | None = None
 
 
-def normalized(square_root: Node, context: Context, *, centred: bool) -> None:
+def normalized(square_root: Node, context: Context, wanted: Wanted) -> str:
     """Replace the normalization around a square root by its operator, if that is what it is part of.
 
     Args:
-        square_root: The Sqrt in its middle.
+        square_root: The Sqrt in its middle, or the Pow that gives one over the square root.
         context: The pass's surroundings.
-        centred: Whether the mean is subtracted: LayerNormalization, else RMSNormalization.
+        wanted: The operator.
+
+    Returns:
+        Why what looks like a normalization stays in parts; empty if it was replaced, or looks like something else.
     """
+    if square_root.op_type == "Pow" and not _is_inverse_root(square_root):
+        return ""
     inner = Cover(square_root)
     total = inner.enter(square_root.operand(0), "Add")
     if total is None:
-        return
+        return ""
     for mean, constant in (total.operands, total.operands[::-1]):
         epsilon = number(constant, mean)
         variance = inner.enter(mean, "ReduceMean") if epsilon is not None else None
         if epsilon is not None and variance is not None:
             break
     else:
-        return
+        return ""
     square = inner.enter(variance.operand(0), "Pow", "Mul")
     base = None if square is None else _base(square)
     if base is None or base.rank is None:
-        return
+        return ""
     axis = _trailing(variance, base.rank)
     if axis is None:
-        return
+        return ""
     x, deviation, mean_of = base, base, None
-    if centred:
+    if wanted.is_centred:
         lifted = inner.enter(base, "Cast")
         difference = inner.enter(base if lifted is None else lifted.operand(0), "Sub")
         mean_of = None if difference is None else inner.enter(difference.operand(1), "ReduceMean")
         if difference is None or mean_of is None or mean_of.operand(0) is not difference.operand(0):
-            return
+            return ""
         first = difference.operand(0)
         if first is None or _trailing(mean_of, base.rank) != axis:
-            return
+            return ""
         x, deviation = first, difference.results[0]
-        if lifted is not None and x.dtype is not DType.FLOAT16:
-            return
+        if lifted is not None and x.dtype not in _SHORT:
+            return ""
     found = _after(square_root, x, deviation, base, axis, epsilon)
-    if found is None and centred and mean_of is not None:
+    if found is None and mean_of is not None:
         found = _distributed(square_root, x, mean_of.results[0], axis, epsilon)
-    if found is not None:
-        _replace(found, inner, context, centred=centred)
+    return "" if found is None else _replace(found, inner, context, wanted)
+
+
+def _is_inverse_root(power: Node) -> bool:
+    return number(power.operand(1), power.operand(0)) == -0.5
 
 
 def _base(square: Node) -> Value | None:
@@ -104,11 +135,10 @@ def _trailing(mean: Node, rank: int) -> int | None:
 def _after(root: Node, x: Value, deviation: Value, base: Value, axis: int, epsilon: float) -> _Found | None:
     """The division by the square root, which may be one over it and a product."""
     value, path = root.results[0], [root]
-    inverse = sole_user(value, "Reciprocal", "Div")
+    inverse = root if root.op_type == "Pow" else sole_user(value, "Reciprocal", "Div")
     if inverse is None:
         return None
-    is_inverse = inverse.op_type == "Reciprocal" or is_near(number(inverse.operand(0), value), 1.0)
-    if is_inverse:
+    if inverse.op_type != "Div" or is_near(number(inverse.operand(0), value), 1.0):
         path.append(inverse)
         value = inverse.results[0]
         product = sole_user(value, "Mul")
@@ -148,7 +178,7 @@ def _distributed(root: Node, x: Value, mean: Value, axis: int, epsilon: float) -
     return _Found(x, axis, epsilon, total, [*path, of_x, of_mean, less, total], scale, bias)
 
 
-def _replace(found: _Found, inner: Cover, context: Context, *, centred: bool) -> None:
+def _replace(found: _Found, inner: Cover, context: Context, wanted: Wanted) -> str:
     x, root, path = found.x, found.root, list(found.path)
     raised = x.producer if x.producer.op_type == "Cast" and x.producer.domain == "" else None
     lowered = sole_user(root.results[0], "Cast")
@@ -159,19 +189,23 @@ def _replace(found: _Found, inner: Cover, context: Context, *, centred: bool) ->
         and lowered is not None
         and source is not None
         and x.dtype is DType.FLOAT
-        and source.dtype is DType.FLOAT16
-        and lowered.results[0].dtype is DType.FLOAT16
+        and source.dtype in _SHORT
+        and source.dtype in wanted.dtypes
+        and lowered.results[0].dtype is source.dtype
     )
     if is_cast and lowered is not None and source is not None:
         x, root = source, lowered
         path.append(lowered)
-    if x.dtype not in _KERNELS or x.shape is None:
-        return
+    if x.dtype not in wanted.dtypes:
+        return f"there is no kernel of {wanted.op_type} for {x.dtype}"
+    if x.shape is None:
+        return "its rank is not known"
     if x.dtype is DType.DOUBLE and float(np.float32(found.epsilon)) != found.epsilon:
-        return  # an attribute holds no more digits
+        return "what is added to the variance has more digits than an attribute holds"
     dims = x.shape[found.axis :]
     if not all(isinstance(dim, int) for dim in dims) or math.prod(int(dim or 0) for dim in dims) < 2:
-        return  # the runtime's kernel refuses to normalize a single number
+        # The runtime's kernel refuses to normalize a single number.
+        return "it may go over less than two numbers, or how many is not known"
     scale, bias = found.scale, found.bias
     product = None if is_whole else sole_user(root.results[0], "Mul")
     if product is not None and product.operand(0) is not product.operand(1):
@@ -179,14 +213,14 @@ def _replace(found: _Found, inner: Cover, context: Context, *, centred: bool) ->
         if scale is not None:
             root = product
             path.append(product)
-    total = sole_user(root.results[0], "Add") if centred and not is_whole else None
+    total = sole_user(root.results[0], "Add") if wanted.is_centred and not is_whole else None
     if total is not None and total.operand(0) is not total.operand(1):
         bias = _vector(other(total, root.results[0]), x, found.axis)
         if bias is not None:
             root = total
             path.append(total)
-    if scale is None and not centred and product is not None:
-        return  # the scale is there, but not as the operator takes it
+    if scale is None and not wanted.is_centred and product is not None and wanted.asks_for_scale:
+        return "it is scaled by something else than one number for each element that is normalized"
     cover = Cover(root)
     for node in (*inner.nodes, *path):
         cover.enter(node.results[0], node.op_type)
@@ -200,11 +234,10 @@ def _replace(found: _Found, inner: Cover, context: Context, *, centred: bool) ->
     def build(b: Builder) -> Value:
         weight = _made(b, scale, shape) if scale is not None else b.constant(np.ones(shape), dtype)
         operands = [x, weight] if bias is None else [x, weight, _made(b, bias, shape)]
-        name = "LayerNormalization" if centred else "RMSNormalization"
-        made: Value = b.apply(name, operands, parameters=parameters)
+        made: Value = b.apply(wanted.op_type, operands, parameters=parameters)
         return made
 
-    cover.replace(context, build)
+    return "" if cover.replace(context, build) else "a part of it is read elsewhere, or kept"
 
 
 def _vector(value: Value | None, x: Value, axis: int) -> Value | None:

@@ -8,16 +8,13 @@ Sums over the same numbers may be taken in another order where the wider product
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from graphopt import Builder, Context, Graph, Node, Tensor, Value, graph_pass
-from passes._constant_products import product_of, readers, weight_of, with_bias_of
+from graphopt import Context, Graph, Node, Value, graph_pass
+from passes._constant_products import weight_of
 from passes._heads import Heads, has_same_types, heads_of, split
-from passes._layers import LAYERS, Layer, bias_of, weight_axis
+from passes._layers import LAYERS
+from passes._parallel_parts import Part, are_shared_alike, built, kind_of, part_of
 from passes._runtime_attention import is_known_to_runtime
-from passes._weights import Array
 
 _MOST_NODES = 256
 """How far is looked for the next layer."""
@@ -25,31 +22,6 @@ _LARGEST = 1 << 28
 """Bytes of the largest weight that is made."""
 _READERS = frozenset(("Concat", "Gather", "MatMul", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"))
 """What may read a part of a merged layer: nothing that a runtime makes one operator of with the layer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of the layers.
-
-    Attributes:
-        layer: The layer.
-        result: What it gives, bias included.
-        add: The node that adds the bias behind a MatMul.
-    """
-
-    layer: Layer
-    result: Value
-    add: Node | None
-
-    @property
-    def width(self) -> int:
-        """How many output channels it has."""
-        return self.layer.channels or 0
-
-    @property
-    def is_biased(self) -> bool:
-        """True if it adds something."""
-        return self.layer.bias is not None or self.layer.node.operand(2) is not None
 
 
 @graph_pass(
@@ -109,7 +81,7 @@ class _Part:
 )
 def one_layer(graph: Graph, context: Context) -> None:
     """Layers of one value are one layer with a Split behind it."""
-    found: dict[tuple[object, ...], list[_Part]] = {}
+    found: dict[tuple[object, ...], list[Part]] = {}
     nodes = [node for op_type in ("MatMul", "Gemm") for node in graph.of_kind(op_type)]
     by_value: dict[Value, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: (node.rank, node.serial)):
@@ -119,37 +91,14 @@ def one_layer(graph: Graph, context: Context) -> None:
     for alike in by_value.values():
         if len(alike) < 2:
             continue
-        for part in filter(None, (_part(node, graph, context) for node in alike)):
+        for part in filter(None, (part_of(node, graph, context) for node in alike)):
             ends = _next_layers(part.result, graph)
             if ends:
-                found.setdefault((_kind(part), ends, part.layer.operand), []).append(part)
+                found.setdefault((kind_of(part), ends, part.layer.operand), []).append(part)
     merged: dict[tuple[Value, ...], Value] = {}
     for parts in found.values():
         if len(parts) > 1:
             _merge(graph, context, parts, merged)
-
-
-def _part(node: Node, graph: Graph, context: Context) -> _Part | None:
-    """The layer a node is, if nobody else reads what would go away."""
-    layer = None if node.is_pinned or context.keeps(node) else product_of(node)
-    if layer is None:
-        return None
-    if node.op_type == "Gemm":
-        is_plain = node.param("transA") == 0 and node.param("alpha") == 1.0 and node.param("beta") == 1.0
-        return _Part(layer, node.results[0], None) if is_plain and bias_of(layer) is not None else None
-    use = node.results[0].sole_use()
-    add = None if use is None or use[0].graph is not graph or use[0].is_pinned or context.keeps(use[0]) else use[0]
-    biased = None if add is None else with_bias_of(layer, add)
-    if add is None or biased is None:
-        return _Part(layer, node.results[0], None)
-    return _Part(biased, add.results[0], add)
-
-
-def _kind(part: _Part) -> tuple[object, ...]:
-    """What layers must have in common."""
-    node, weight = part.layer.node, part.layer.weight
-    axis = weight_axis(part.layer)
-    return (node.op_type, weight.dtype, axis, weight.shape[1 - axis], part.result.rank)
 
 
 def _next_layers(value: Value, graph: Graph) -> tuple[int, ...]:
@@ -171,12 +120,12 @@ def _next_layers(value: Value, graph: Graph) -> tuple[int, ...]:
     return tuple(sorted(ends))
 
 
-def _merge(graph: Graph, context: Context, parts: list[_Part], merged: dict[tuple[Value, ...], Value]) -> None:
+def _merge(graph: Graph, context: Context, parts: list[Part], merged: dict[tuple[Value, ...], Value]) -> None:
     """Merge layers, unless that saves nothing; those that share their weights share the new one, too."""
     nodes = [part.layer.node for part in parts]
     if any(node.graph is not graph for node in nodes) or len({part.result for part in parts}) < len(parts):
         return
-    if not _are_shared_alike(parts):
+    if not are_shared_alike(parts):
         return
     if sum(part.layer.weight.nbytes for part in parts) > _LARGEST:
         context.note("layers that read the same value were left apart: their weights are very large")
@@ -194,7 +143,7 @@ def _merge(graph: Graph, context: Context, parts: list[_Part], merged: dict[tupl
     if saved < 1 or _is_fused(heads, results):
         return
     b = context.builder(graph)
-    whole = _built(b, parts, merged)
+    whole = built(b, parts, merged)
     values = split(b, whole, widths, (results[0].rank or 1) - 1) if heads is None else heads.build(b, whole)
     olds = results if heads is None else [view.results[0] for view in heads.last]
     if not all(map(has_same_types, olds, values)):
@@ -218,46 +167,3 @@ def _is_fused(heads: Heads | None, results: Sequence[Value]) -> bool:
         return is_known_to_runtime(heads.last)
     views = [node for result in results for view in result.users for node in view.results[0].users]
     return is_known_to_runtime(node for node in views if node.is_op("Transpose"))
-
-
-def _are_shared_alike(parts: list[_Part]) -> bool:
-    """True if whoever reads one of the weights reads them all, so that none of them stays."""
-    weights = [weight_of(part.layer) for part in parts]
-    if len(set(weights)) < len(weights):
-        return False
-    shared = [[node.operands[0] for node in readers(weight)] for weight in weights]
-    places = [sorted((x.producer.serial, x.index) for x in found if x is not None) for found in shared]
-    return bool(places[0]) and all(item == places[0] for item in places)
-
-
-def _built(b: Builder, parts: list[_Part], merged: dict[tuple[Value, ...], Value]) -> Value:
-    """The layer of all output channels."""
-    first = parts[0].layer
-    axis = weight_axis(first)
-    tensors = [part.layer.weight for part in parts]
-    shape = list(first.weight.shape)
-    shape[axis] = sum(part.width for part in parts)
-    key = tuple(weight_of(part.layer) for part in parts)
-    weight = merged.get(key)
-    if weight is None:
-        # Put together when it is read, and not held: all of them would be a copy of the model.
-        weight = b.constant(Tensor.computed(first.dtype, tuple(shape), lambda: _joined(tensors, axis)))
-    is_biased = any(part.is_biased for part in parts)
-    bias = Tensor.from_numpy(np.concatenate([_bias(part) for part in parts]).astype(first.dtype.numpy), first.dtype)
-    operands = [first.operand, weight]
-    if first.node.op_type == "Gemm":
-        gemm: Value = b.like(first.node, *operands, *([b.constant(bias)] if is_biased else []))
-        return gemm
-    product: Value = b.like(first.node, *operands)
-    result: Value = b.Add(product, bias) if is_biased else product
-    return result
-
-
-def _joined(tensors: Sequence[Tensor], axis: int) -> Array:
-    return np.concatenate([tensor.numpy() for tensor in tensors], axis=axis)
-
-
-def _bias(part: _Part) -> Array:
-    """What a layer adds to each of its channels; its numbers as they are."""
-    bias = bias_of(part.layer)
-    return np.zeros(part.width) if bias is None else np.asarray(np.broadcast_to(bias, (part.width,)))

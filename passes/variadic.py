@@ -9,6 +9,7 @@ from __future__ import annotations
 from graphopt import Builder, Context, DType, Graph, Match, Miss, Node, Value, graph_pass, op, rule, var
 from passes._halves import for_halves, not_of_halves
 from passes._proofs import same_type
+from passes._runtime_sums import is_better_hidden
 
 x, y = var("x"), var("y")
 _EXTREMES = ("Max", "Min")
@@ -129,6 +130,8 @@ def sum_of_two(m: Match, b: Builder) -> Value | Miss:
     """A Sum of two is an Add, which other rules and the runtime's fusions look for."""
     if m[x].dtype not in _SUMMED:
         return b.no("the runtime sums the type otherwise")
+    if is_better_hidden(m.root.results[0], b.target.name):
+        return b.no("the runtime would join the Add with the normalization behind it, which is slower on the CPU")
     made: Value = b.Add(m[x], m[y])
     return made
 

@@ -11,25 +11,30 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ANYBODY = {"errors", "measurements", "records"}
+ANYBODY = {"errors", "measurements", "recipes", "records"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "records": set(),
     "measurements": set(),
+    "recipes": set(),
     "tensors": set(),
     "schema": {"tensors"},
+    "targets": {"tensors"},
     "ir": {"schema", "tensors"},
     "onnxio": {"ir", "schema", "tensors"},
     "analysis": {"ir", "schema", "tensors"},
-    "rewrite": {"analysis", "ir", "schema", "tensors"},
-    "pipeline": {"rewrite", "analysis", "ir", "schema", "tensors"},
-    "targets": {"ir", "schema", "tensors"},
-    "runtime": {"onnxio", "analysis", "ir", "schema", "tensors"},
+    "rewrite": {"analysis", "targets", "ir", "schema", "tensors"},
+    "pipeline": {"rewrite", "targets", "analysis", "ir", "schema", "tensors"},
+    "runtime": {"onnxio", "targets", "analysis", "ir", "schema", "tensors"},
     "report": {"pipeline", "rewrite", "ir", "onnxio", "schema", "tensors"},
     "api": {"report", "runtime", "targets", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
     "bisection": {"api", "runtime", "pipeline", "onnxio", "ir", "tensors"},
+    "acceptance": {"bisection", "api", "runtime", "pipeline", "onnxio"},
+    "tuning": {"api", "runtime", "onnxio"},
     "cli": {
+        "acceptance",
         "api",
+        "tuning",
         "bisection",
         "testing",
         "report",
@@ -42,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
         "schema",
         "tensors",
     },
-    "testing": {"api", "runtime", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
+    "testing": {"api", "runtime", "targets", "pipeline", "rewrite", "analysis", "onnxio", "ir", "schema", "tensors"},
 }
 ENTRANCES = {
     "onnx": {"schema", "tensors", "onnxio", "analysis", "runtime", "testing", "api"},

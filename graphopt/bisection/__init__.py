@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from graphopt.ir import Graph
 from graphopt.onnxio import load, save
 from graphopt.onnxio.cutting import Region
 from graphopt.onnxio.signature import Signature
-from graphopt.pipeline import load_registry
+from graphopt.pipeline import Registry, load_registry
 from graphopt.records import Bisection, Rewrite
 
 Say = Callable[[str], None]
@@ -46,6 +47,8 @@ def bisect(
     folder: str | os.PathLike[str] | None = None,
     strip: bool = False,
     say: Say = lambda text: None,
+    max_time: float | None = None,
+    registry: Registry | None = None,
 ) -> Bisection:
     """Find the first rewrite after which a model is wrong, and write a small model that shows it.
 
@@ -53,12 +56,14 @@ def bisect(
         model: The model file.
         command: A command that fails (exit code not 0) on a bad model; `{}` stands for the file, else it is put at the
             end. By default outputs are compared with the original's.
-        optimize: Options of `graphopt.optimize`.
+        optimize: Options of `graphopt.optimize`; with `stop_after`, the search is among the rewrites up to it.
         verify: Options of `graphopt.verify`.
         signature: What the signature shall be, as the fields of `Signature`; the original is changed likewise.
         folder: Where the reproducer goes; None writes none.
         strip: Replace the weights of the reproducer by random ones, if it still shows the difference.
         say: Told what goes on.
+        max_time: Seconds after which no further model is looked at; None for no limit.
+        registry: The passes there are; default: the installed ones, and those of `load_files`.
 
     Raises:
         UsageError: the command cannot be started.
@@ -70,7 +75,13 @@ def bisect(
     options = dict(optimize or {})
     with tempfile.TemporaryDirectory(prefix="graphopt-") as scratch:
         job = _Bisection(str(model), options, dict(verify or {}), dict(signature or {}), Path(scratch), command, say)
+        job.registry = registry or load_registry(options.get("load_files", ()))
+        job.end = None if max_time is None else time.monotonic() + max_time
         return job.run(None if folder is None else Path(folder), strip)
+
+
+class _OutOfTimeError(Exception):
+    """The time is up in the middle of the search."""
 
 
 class _Bisection:
@@ -93,8 +104,10 @@ class _Bisection:
         self.scratch = scratch
         self.command = command
         self.say = say
-        self.registry = load_registry(optimize.get("load_files", ()))
+        self.registry: Registry | None = None
+        self.end: float | None = None
         self.reference = model
+        self.within = (0, 0)
 
     def run(self, folder: Path | None, strip: bool) -> Bisection:
         """Search, then cut."""
@@ -103,17 +116,25 @@ class _Bisection:
             api.change_signature(graph, Signature(**self.signature))
             self.reference = str(self.scratch / "reference.onnx")
             save(graph, self.reference)
-        everything = self._optimize(None)
+        everything = self._optimize(self.options.get("stop_after"))
         rewrites = everything.report.rewrites
         last = max((item.number for item in rewrites), default=0)
-        found = first_bad(last, self._is_bad, self.say)
+        self.within = (1, last)
+        try:
+            found = first_bad(last, self._is_bad, self.say)
+        except _OutOfTimeError:
+            low, high = self.within
+            among = list(dict.fromkeys(item.rule for item in rewrites if low <= item.number <= high))
+            named = ", ".join(among[:_RULES_NAMED]) + (", …" if len(among) > _RULES_NAMED else "")
+            why = f"the time was up; the first bad rewrite is one of {low} to {high}, made by {named}"
+            return Bisection(rewrites=last, reason=why, suspects=tuple(among))
         if found is None or found.number == 0:
             why = "no difference was found after all rewrites" if found is None else f"bad as it is: {found.reason}"
             return Bisection(rewrites=last, reason=why, trials=1 if found is None else found.trials)
         after = self._optimize(found.number).report.rewrites
         guilty = next((item for item in after if item.number == found.number), after[-1])
         path, nodes, stripped = None, 0, False
-        if folder is not None:
+        if folder is not None and not self._is_late():
             self.say(f"cutting the model down to rewrite {found.number}")
             path, nodes, stripped = self._reproduce(guilty, folder, strip)
         return Bisection(
@@ -136,9 +157,18 @@ class _Bisection:
         return api.optimize(self.model, prepare=prepare, registry=self.registry, **options)
 
     def _is_bad(self, number: int) -> str:
+        if self._is_late():
+            raise _OutOfTimeError
         path = self.scratch / "trial.onnx"
         self._optimize(number).save(path)
-        return self._check(self.reference, str(path), None)
+        reason = self._check(self.reference, str(path), None)
+        low, high = self.within
+        if low <= number <= high:
+            self.within = (low, number) if reason else (number + 1, high)
+        return reason
+
+    def _is_late(self) -> bool:
+        return self.end is not None and time.monotonic() > self.end
 
     def _check(self, original: str, other: str, inputs: Mapping[str, Data] | None) -> str:
         """What is wrong with a model, beside the original; empty if nothing is."""
@@ -159,6 +189,8 @@ class _Bisection:
         touched = self._touched(guilty.number)
         graph = self._before(guilty)
         for size in range(len(regions(graph, touched.nodes(graph)))):
+            if self._is_late():
+                break
             if self._try(guilty, touched, size, strip=False):
                 stripped = strip and bool(self._try(guilty, touched, size, strip=True))
                 if strip and not stripped:
@@ -232,6 +264,7 @@ class _Bisection:
     def _alone(self, guilty: Rewrite, path: Path) -> api.Result:
         """The guilty rule, and nothing else, on a model."""
         name, _, rule = guilty.rule.partition("/")
+        assert self.registry is not None
         others = [f"{name}/{item.name}" for item in self.registry.find(name).items if item.name != rule]
         options = {key: value for key, value in self.options.items() if key not in _WHOLE_RUN}
         return api.optimize(str(path), registry=self.registry, passes=[name], disable=others, **options)
@@ -249,16 +282,20 @@ class _Bisection:
         return str(folder)
 
 
+_RULES_NAMED = 6
 _WHOLE_RUN = frozenset(("passes", "skip", "disable", "stop_after", "deadline", "keep", "load_files"))
 """Options that make no sense for one rule on a cut."""
 
 
 def _feed_options(verify: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    found = {
         name: verify[name]
         for name in ("provider", "dims", "shapes", "ranges", "seed", "data", "custom_ops")
         if name in verify
     }
+    asked = found.get("provider", "auto")  # what flows through the model is asked of one
+    names = asked.split(",") if isinstance(asked, str) else list(asked)
+    return {**found, "provider": names[0].strip()}
 
 
 def _run(command: str, path: str) -> str:

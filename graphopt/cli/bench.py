@@ -17,6 +17,7 @@ def command(
     original: Annotated[Path, typer.Argument(help="The model to compare with.")],
     rewritten: Annotated[Path, typer.Argument(help="The model that should be faster.")],
     provider: options.Provider = "auto",
+    provider_option: options.ProviderOptions = None,
     dim: options.Dims = None,
     shape: options.Shapes = None,
     value_range: options.Ranges = None,
@@ -41,7 +42,9 @@ def command(
         ),
     ] = 16,
     threads: Annotated[int, typer.Option(min=0, help="Threads within an operator; 0 is the runtime's default.")] = 0,
-    sessions: Annotated[int, typer.Option(min=3, help="Sessions of each side.")] = 5,
+    sessions: Annotated[
+        int, typer.Option(min=3, help="Sessions of each side, at least; more where loading is quick.")
+    ] = 5,
     max_time: Annotated[
         float, typer.Option(min=0.1, help="Seconds for all of it; three sessions of each side are made in any case.")
     ] = 30.0,
@@ -57,6 +60,10 @@ def command(
             min=0.0, metavar="PERCENT", help="Exit with 5 if anything measured is surely slower by more than that."
         ),
     ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Run the second model as a recipe of graphopt tune says."),
+    ] = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,
     verbose: options.Verbose = 0,
@@ -70,13 +77,16 @@ def command(
     from graphopt.report.plot import require_plotting
 
     settings: dict[str, Any] = {
-        **options.feeds(provider, dim, shape, value_range, data, seed, custom_ops),
+        **options.one_provider(
+            options.feeds(provider, dim, shape, value_range, data, seed, custom_ops, provider_option), NAME
+        ),
         "threads": threads,
         "sessions": sessions,
         "max_time": max_time,
         "concurrency": concurrency,
         "decode": decode,
         "profile": profile,
+        "recipe": recipe,
     }
     points = options.sweeps(sweep, settings)
     if plot is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from graphopt import api, runtime
+from graphopt.acceptance import Acceptance, accept
 from graphopt.cli import plans
+from graphopt.cli.aftermath import find_guilty
 from graphopt.cli.output import (
     EXIT_DIFFERENT,
     EXIT_NOT_CONVERGED,
@@ -23,12 +27,12 @@ from graphopt.cli.output import (
 )
 from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
-from graphopt.measurements import Benchmark
+from graphopt.measurements import AcceptanceReport, Benchmark
 from graphopt.onnxio import load, write_model
 from graphopt.onnxio.save import Staged, require_no_data_file, stage
 from graphopt.onnxio.signature import Signature
-from graphopt.pipeline import load_registry
-from graphopt.records import OptimizeReport, Verification
+from graphopt.pipeline import Registry, load_registry
+from graphopt.records import Bisection, OptimizeReport, Verification
 
 Say = Callable[[str], None]
 
@@ -44,6 +48,14 @@ class Job:
     """Options of the verification, None to leave it out."""
     bench: dict[str, Any] | None = None
     """Options of the comparison, None to leave it out."""
+    measure: float | None = None
+    """Seconds for deciding by measurement which rewrites stay; None keeps all of them."""
+    bisect: bool = True
+    """Whether to find the rewrite that makes a result different."""
+    bisect_out: str | None = None
+    """Where the small model that shows it goes; None for a free name beside the result."""
+    command: tuple[str, ...] = ()
+    """The words this one model was asked for with, so that they can be repeated with a change."""
     save: dict[str, Any] = field(default_factory=dict)
     signature: dict[str, Any] = field(default_factory=dict)
     """What the signature shall be, as fields of `Signature`."""
@@ -74,6 +86,17 @@ class Outcome:
     report: OptimizeReport | None = None
     verification: Verification | None = None
     benchmark: Benchmark | None = None
+    acceptance: AcceptanceReport | None = None
+    bisection: Bisection | None = None
+    plan: str | None = None
+    """The plan that was written."""
+
+    @property
+    def own_failures(self) -> tuple[str, ...]:
+        """Passes the user brought that failed."""
+        own = {Path(file).stem for file in self.job.optimize.get("load_files", ())}
+        failed = () if self.report is None else self.report.failures
+        return tuple(dict.fromkeys(item.name for item in failed if item.name in own))
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as a JSON document."""
@@ -87,6 +110,10 @@ class Outcome:
             "report": None if self.report is None else self.report.to_json(),
             "verification": None if self.verification is None else self.verification.to_json(),
             "benchmark": None if self.benchmark is None else self.benchmark.to_json(),
+            "acceptance": None if self.acceptance is None else self.acceptance.to_json(),
+            "bisection": None if self.bisection is None else self.bisection.to_json(),
+            "failed_passes": [] if self.report is None else sorted({item.name for item in self.report.failures}),
+            "plan": self.plan,
         }
 
 
@@ -108,24 +135,57 @@ def _run(job: Job, say: Say) -> Outcome:
     for name in job.print_after:
         if name != "all":
             registry.find(name)
-    dumper = _Dumper(job)
-    result = api.optimize(
+    made_for = "" if job.write_plan is None else plans.fingerprint(job.source)  # the result may take its place
+    accepted = None if job.measure is None else _accepted(job, registry, say)
+    result = accepted.result if accepted is not None else _optimized(job, registry, say)
+    outcome = _finished(job, result, accepted, registry, say)
+    # Of what was measured, a plan is for the file that was written; of a plain run, for what the passes did.
+    if job.write_plan is not None and outcome.report is not None and (accepted is None or outcome.written is not None):
+        settings = job.optimize if accepted is None else accepted.settings
+        report = None if accepted is None else accepted.report
+        plans.save_plan(Path(job.write_plan), settings, job.signature, outcome.report, made_for, report)
+        outcome = replace(outcome, plan=job.write_plan)
+    return outcome
+
+
+def _optimized(job: Job, registry: Registry, say: Say) -> api.Result:
+    return api.optimize(
         job.source,
         progress=lambda name, sweep: say(f"sweep {sweep}: {name.replace('_', ' ')}"),
-        after_pass=dumper.after_pass,
+        after_pass=_Dumper(job).after_pass,
         registry=registry,
         measure=False,
         **job.signature,
         **job.optimize,
     )
+
+
+def _accepted(job: Job, registry: Registry, say: Say) -> Acceptance:
+    assert job.measure is not None
+    return accept(
+        job.source,
+        max_time=job.measure,
+        verify=job.verify,
+        bench=job.bench,
+        progress=say,
+        registry=registry,
+        **job.signature,
+        **job.optimize,
+    )
+
+
+def _finished(job: Job, result: api.Result, accepted: Acceptance | None, registry: Registry, say: Say) -> Outcome:
+    """Write a result where it may be written."""
     report = result.report
+    measured = None if accepted is None else accepted.report
     converged = report.stopped_by not in ("sweep limit", "rules keep feeding each other")
     if job.dry_run or not converged:  # nothing will be written whose bytes could be counted
         report = replace(report, bytes_after=write_model(result.graph.model).length)
     if job.dry_run:
         return Outcome(job, EXIT_OK if converged else EXIT_NOT_CONVERGED, report=report)
     if not converged:
-        return Outcome(job, EXIT_NOT_CONVERGED, report=report, error=f"the passes did not settle ({report.stopped_by})")
+        error = f"the passes did not settle ({report.stopped_by})"
+        return Outcome(job, EXIT_NOT_CONVERGED, report=report, error=error, acceptance=measured)
     stamp = {"graphopt.verdict": "not verified"} if job.verify is None else {}
     for path in (job.name_map, job.write_plan):  # staging looks at the target itself
         if path is not None:
@@ -144,33 +204,71 @@ def _run(job: Job, say: Say) -> Outcome:
             original = stage(prepared, f"{job.target}.original", external_data="reference" if has_files else None)
             stack.callback(original.discard)
             reference = original.path
-        return _judge_and_write(job, report, result, staged, reference, say)
+        outcome = _judge_and_write(job, report, result, accepted, staged, reference, say)
+    if outcome.code == EXIT_DIFFERENT:
+        outcome = replace(outcome, bisection=find_guilty(_narrower(job, accepted), report, registry, say))
+    return outcome
+
+
+def _narrower(job: Job, accepted: Acceptance | None) -> Job:
+    """The job whose result it was: what measuring left out is out."""
+    return job if accepted is None else replace(job, optimize=accepted.settings)
+
+
+def _verified(job: Job, accepted: Acceptance | None, staged: Staged, reference: str, say: Say) -> Verification:
+    """The verdict on the file that is to be put in place; of the same bytes, the verdict there is already."""
+    if accepted is not None and accepted.verification is not None and accepted.sha256 and not staged.is_external:
+        with open(staged.path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == accepted.sha256:
+                return accepted.verification
+    say("comparing with the original on ONNX Runtime")
+    assert job.verify is not None
+    return runtime.verify(reference, staged.path, level=job.optimize.get("level", "default"), **job.verify)
 
 
 def _judge_and_write(
-    job: Job, report: OptimizeReport, result: api.Result, staged: Staged, reference: str, say: Say
+    job: Job,
+    report: OptimizeReport,
+    result: api.Result,
+    accepted: Acceptance | None,
+    staged: Staged,
+    reference: str,
+    say: Say,
 ) -> Outcome:
     verification, benchmark, code = None, None, EXIT_OK
+    measured = None if accepted is None else accepted.report
     target = job.target
     if job.verify is not None:
-        say("comparing with the original on ONNX Runtime")
-        verification = runtime.verify(reference, staged.path, level=job.optimize.get("level", "default"), **job.verify)
+        verification = _verified(job, accepted, staged, reference, say)
         if verification.verdict == "different":
-            return Outcome(job, EXIT_DIFFERENT, report=report, verification=verification)
+            return Outcome(job, EXIT_DIFFERENT, report=report, verification=verification, acceptance=measured)
         if verification.verdict != "equal":
             code = EXIT_NOT_VERIFIED
             if not job.allow_unverified:
                 target = unverified_path(job.target)
-    if job.bench is not None:
+    if measured is not None:
+        benchmark = measured.benchmark
+    elif job.bench is not None:
         say("timing against the original")
         touched = runtime.Touched(result.origins.erased, result.origins.inserted)
         benchmark = runtime.benchmark(reference, staged.path, touched=touched, **job.bench).without_samples()
-        if job.min_speedup is not None and not benchmark.low >= job.min_speedup:
-            return Outcome(job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark)
+    if job.min_speedup is not None and not _surely_times(measured, benchmark) >= job.min_speedup:
+        return Outcome(
+            job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark, acceptance=measured
+        )
     staged.commit(target)
     if job.name_map is not None:
         _write_json(job.name_map, result.names.to_json())
-    return Outcome(job, code, target, report=report, verification=verification, benchmark=benchmark)
+    return Outcome(
+        job, code, target, report=report, verification=verification, benchmark=benchmark, acceptance=measured
+    )
+
+
+def _surely_times(measured: AcceptanceReport | None, benchmark: Benchmark | None) -> float:
+    """How many times as fast what is to be written surely is; the model as it was is as fast as it was."""
+    if measured is not None and measured.outcome == "nothing to gain":
+        return 1.0
+    return math.nan if benchmark is None else benchmark.low
 
 
 def _write_json(path: str, document: dict[str, Any]) -> None:
@@ -213,6 +311,8 @@ def check_paths(job: Job) -> None:
             raise OutputError(f"'{path}' is read by this run, so it is not written; choose another name")
         if os.path.exists(path) and not job.force and not _is_same(path, job.source):
             raise OutputError(f"'{path}' exists already; pass --force to replace it, or choose another name")
+    if job.bisect_out is not None and os.path.lexists(job.bisect_out):
+        raise OutputError(f"'{job.bisect_out}' exists already; remove it, or name another by --bisect-out")
     if job.dump_dir is not None:
         try:
             os.makedirs(job.dump_dir, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from graphopt.cli import bench, bisect, diff, doctor, explain, extract, optimize, passes, show, verify
+from graphopt.cli import bench, bisect, diff, doctor, explain, extract, optimize, passes, show, tune, verify
 from graphopt.cli.configuration import configured
 from graphopt.cli.output import EXIT_USAGE, end_orderly, show_error
 from graphopt.errors import GraphoptError
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _module in (optimize, verify, bench, extract, explain, bisect, passes, show, diff, doctor):
+for _module in (optimize, verify, bench, tune, extract, explain, bisect, passes, show, diff, doctor):
     app.command(_module.NAME)(_module.command)
 
 

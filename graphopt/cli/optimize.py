@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from graphopt.cli.telling import several, tell
 from graphopt.errors import UsageError
 
 NAME = "optimize"
+_BENCH_SECONDS = 30.0
 
 
 def command(
@@ -34,7 +37,14 @@ def command(
         typer.Option("--out-dir", help="Folder for the results of several models.", rich_help_panel=options.FILES),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Models optimized at a time.", rich_help_panel=options.FILES)
+        int,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Models optimized at a time; what is timed is done one by one.",
+            rich_help_panel=options.FILES,
+        ),
     ] = 1,
     level: Annotated[
         str,
@@ -46,9 +56,18 @@ def command(
     target: Annotated[
         str,
         typer.Option(
-            help="What the result must run on; portable: standard operators only.", rich_help_panel=options.PASSES
+            help="What the result must run on: ort-cpu or ort-cuda may use ONNX Runtime's own operators.",
+            rich_help_panel=options.PASSES,
         ),
     ] = "portable",
+    ort_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION",
+            help="With ort-cpu or ort-cuda: the oldest ONNX Runtime the result must run on.",
+            rich_help_panel=options.PASSES,
+        ),
+    ] = None,
     passes: Annotated[
         str | None, typer.Option(help="Only these passes, separated by commas.", rich_help_panel=options.PASSES)
     ] = None,
@@ -181,12 +200,19 @@ def command(
         ),
     ] = None,
     write_plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what this run decided.", rich_help_panel=options.FILES)
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what this run decided; with --measure by default NAME.plan.json beside OUT.",
+            rich_help_panel=options.FILES,
+        ),
     ] = None,
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Stop where a pass fails, instead of rolling it back.", rich_help_panel=options.PASSES
+            "--strict",
+            help="Stop where a pass fails; else it is rolled back, named at the end, and the others' result is kept.",
+            rich_help_panel=options.PASSES,
         ),
     ] = False,
     external_data: Annotated[
@@ -231,7 +257,8 @@ def command(
             "--allow-unverified", help="Write OUT even if it could not be verified.", rich_help_panel=options.COMPARISON
         ),
     ] = False,
-    provider: options.Provider = "auto",
+    provider: options.Providers = None,
+    provider_option: options.ProviderOptions = None,
     dim: options.Dims = None,
     shape: options.Shapes = None,
     value_range: options.Ranges = None,
@@ -256,27 +283,59 @@ def command(
         float | None,
         typer.Option(min=0.001, help="Seconds one load or run may take.", rich_help_panel=options.COMPARISON),
     ] = None,
+    decode: options.Decode = 8,
     custom_ops: options.CustomOps = None,
     bench: Annotated[
         bool, typer.Option("--bench", help="Time the result against the original.", rich_help_panel=options.COMPARISON)
+    ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Time groups of rewrites, leave out what is slower or wrong, and write the plan.",
+            rich_help_panel=options.COMPARISON,
+        ),
     ] = False,
     min_speedup: Annotated[
         float | None,
         typer.Option(
             min=0.0,
             metavar="RATIO",
-            help="With --bench: write only if surely that much faster.",
+            help="With --bench or --measure: write only if surely that much faster.",
             rich_help_panel=options.COMPARISON,
         ),
     ] = None,
     max_time: Annotated[
-        float, typer.Option(min=0.1, help="With --bench: seconds of timing.", rich_help_panel=options.COMPARISON)
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="With --bench: of timing, default 30. With --measure: of all of it for each model, default 300.",
+            rich_help_panel=options.COMPARISON,
+        ),
+    ] = None,
+    bisect: Annotated[
+        bool,
+        typer.Option(
+            "--bisect/--no-bisect",
+            help="Where outputs differ, find the rewrite and write a small model that shows it.",
+            rich_help_panel=options.COMPARISON,
+        ),
+    ] = True,
+    bisect_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--bisect-out",
+            metavar="FOLDER",
+            help="Where that small model goes; default NAME.bisect beside OUT.",
+            rich_help_panel=options.FILES,
+        ),
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option(
             "--profile",
-            help="With --bench: which operators, kernels and rewrites the time goes to.",
+            help="With --bench or --measure: which operators, kernels and rewrites the time goes to.",
             rich_help_panel=options.COMPARISON,
         ),
     ] = False,
@@ -301,12 +360,14 @@ def command(
     quiet: options.Quiet = False,
 ) -> int:
     """Rewrite a model, prove the result equal to it, and write it."""
+    from graphopt.acceptance.acceptance import DEFAULT_SECONDS
     from graphopt.cli import job as jobs_of
-    from graphopt.cli.plans import Plan, fingerprint, read_plan, save_plan
+    from graphopt.cli.plans import Plan, read_plan, require_same_passes
 
     settings: dict[str, Any] = {
         "level": level,
         "target": target,
+        "ort_version": ort_version,
         "passes": options.names(passes),
         "skip": options.names(skip) or (),
         "disable": tuple(disable or ()),
@@ -334,14 +395,19 @@ def command(
     }
     followed = Plan({}, {}, "") if plan is None else read_plan(plan)
     settings |= followed.settings
+    if not force:
+        require_same_passes(followed, settings["load_files"])
     if plan is not None:
         _require_no_signature(signature)
         signature |= followed.signature
-    feeds = options.feeds(provider, dim, shape, value_range, data, seed, custom_ops)
-    if min_speedup is not None and not bench:
-        raise UsageError("--min-speedup needs --bench")
-    if profile and not bench:
-        raise UsageError("--profile needs --bench")
+    feeds = options.feeds(provider, dim, shape, value_range, data, seed, custom_ops, provider_option)
+    timed = bench or measure
+    if min_speedup is not None and not timed:
+        raise UsageError("--min-speedup needs --bench or --measure")
+    if profile and not timed:
+        raise UsageError("--profile needs --bench or --measure")
+    if measure:
+        _require_measurable(plan, no_verify, dry_run, print_after, dump_dir)
     for name in disable or ():
         if "/" not in name:
             raise UsageError(f"--disable wants PASS/RULE, not '{name}'; --skip {name} leaves out a whole pass")
@@ -355,9 +421,19 @@ def command(
             "rtol": rtol,
             "atol": atol,
             "timeout": timeout,
+            "decode": decode,
             "override_defaults": not freeze_initializers,
         },
-        "bench": {**feeds, "max_time": max_time, "profile": profile} if bench else None,
+        "bench": {
+            **_timed_on(feeds),
+            "max_time": max_time or _BENCH_SECONDS,
+            "profile": profile,
+        }
+        if timed
+        else None,
+        "measure": (max_time or DEFAULT_SECONDS) if measure else None,
+        "bisect": bisect,
+        "bisect_out": None if bisect_out is None else str(bisect_out),
         "save": {"external_data": external_data, "external_threshold": external_threshold},
         "signature": signature,
         "plan_for": followed.model,
@@ -373,18 +449,40 @@ def command(
         "print_after": options.names(print_after) or (),
     }
     todo = [jobs_of.Job(source, goal, **common) for source, goal in places.files_of(sources, output, out_dir)]
-    if len(todo) > 1 and (write_plan is not None or name_map is not None):
-        raise UsageError("--write-plan and --name-map are for one model; run them one by one")
+    if len(todo) > 1 and any(path is not None for path in (write_plan, name_map, bisect_out)):
+        raise UsageError("--write-plan, --name-map and --bisect-out are for one model; run them one by one")
+    if measure and write_plan is None:
+        todo = [replace(item, write_plan=str(Path(item.target).with_suffix(".plan.json"))) for item in todo]
     if len(todo) > 1:
         with places.folder_for(out_dir):
             return several(todo, jobs, json=json, quiet=quiet)
     with places.folder_for(out_dir), progress(f"optimizing {todo[0].source}", quiet=quiet or json) as ticker:
-        made_for = "" if write_plan is None else fingerprint(todo[0].source)  # the result may take its place
-        outcome = jobs_of.run(todo[0], ticker.say)
-        if write_plan is not None and outcome.report is not None:
-            save_plan(write_plan, settings, signature, outcome.report, made_for)
+        outcome = jobs_of.run(replace(todo[0], command=tuple(sys.argv[1:])), ticker.say)
     tell(outcome, json=json, verbose=verbose, quiet=quiet)
     return outcome.code
+
+
+def _timed_on(feeds: dict[str, Any]) -> dict[str, Any]:
+    """The same where only one model is timed at a time: of several providers on the first, with its own options."""
+    from graphopt.acceptance.instruments import on_first_provider
+
+    return on_first_provider(feeds)
+
+
+def _require_measurable(
+    plan: Path | None, no_verify: bool, dry_run: bool, print_after: str | None, dump_dir: Path | None
+) -> None:
+    """Refuse options that contradict --measure."""
+    against = {
+        "--plan": (plan is not None, "a plan is replayed without measuring"),
+        "--no-verify": (no_verify, "what is not compared is not accepted"),
+        "--dry-run": (dry_run, "a dry run runs no model"),
+        "--print-after": (print_after is not None, "measuring runs the passes many times"),
+        "--dump-dir": (dump_dir is not None, "measuring runs the passes many times"),
+    }
+    for option, (is_given, why) in against.items():
+        if is_given:
+            raise UsageError(f"--measure and {option} do not go together: {why}; leave one out")
 
 
 def _require_no_signature(signature: dict[str, Any]) -> None:

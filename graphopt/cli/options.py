@@ -26,6 +26,24 @@ Provider = Annotated[
         "--provider", help="auto, cpu, cuda, or a provider's name in the runtime.", rich_help_panel=COMPARISON
     ),
 ]
+Providers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        help="auto, cpu, cuda, or a provider's name in the runtime; repeat it to compare on several.",
+        rich_help_panel=COMPARISON,
+    ),
+]
+ProviderOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider-option",
+        metavar="NAME=VALUE",
+        help="Option of the provider, as users will run it; of several, cuda:NAME=VALUE.",
+        rich_help_panel=COMPARISON,
+    ),
+]
 Dims = Annotated[
     list[str] | None,
     typer.Option("--dim", metavar="NAME=SIZE", help="Size of a free dim in the feeds.", rich_help_panel=COMPARISON),
@@ -53,6 +71,16 @@ Data = Annotated[
 ]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the made feeds.", rich_help_panel=COMPARISON)
+]
+Decode = Annotated[
+    int,
+    typer.Option(
+        "--decode",
+        min=0,
+        metavar="N",
+        help="Tokens to compare on decoders, each side fed with its own past; 0: none.",
+        rich_help_panel=COMPARISON,
+    ),
 ]
 CustomOps = Annotated[
     list[Path] | None,
@@ -172,20 +200,21 @@ def value_names(text: str | None) -> tuple[str, ...] | None:
 
 
 def feeds(
-    provider: str,
+    provider: str | Iterable[str] | None,
     dim: Iterable[str] | None,
     shape: Iterable[str] | None,
     value_range: Iterable[str] | None,
     data: str | None,
     seed: int,
     custom_ops: Iterable[Path] | None,
+    provider_option: Iterable[str] | None = None,
 ) -> dict[str, Any]:
     """Where and on what models are run, as `graphopt.verify` and `graphopt.benchmark` take it.
 
     Raises:
         UsageError: one of the options cannot be read.
     """
-    return {
+    found: dict[str, Any] = {
         "provider": providers(provider),
         "dims": sizes(dim, "--dim"),
         "shapes": shapes(shape, "--shape"),
@@ -194,20 +223,35 @@ def feeds(
         "seed": seed,
         "custom_ops": libraries(custom_ops),
     }
+    if provider_option:
+        found["provider_options"] = pairs(provider_option, "--provider-option", "use_tf32=0")
+    return found
 
 
-def providers(name: str) -> str:
-    """The provider asked for.
+def providers(names: str | Iterable[str] | None) -> str | tuple[str, ...]:
+    """The provider asked for, or several.
 
     Raises:
         UsageError: the runtime has none of that name in any build.
     """
-    known = ("auto", "cpu", "cuda")
-    if name not in known and not name.endswith("ExecutionProvider"):
+    from graphopt.runtime.providers import AUTO, provider_names, short_name
+
+    asked = [names] if isinstance(names, str) else [*(names or ())] or [AUTO]
+    found = tuple(map(short_name, provider_names(asked)))
+    return found[0] if len(found) == 1 else found
+
+
+def one_provider(found: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Options of a command that runs on one provider.
+
+    Raises:
+        UsageError: several are named.
+    """
+    if not isinstance(found["provider"], str):
         raise UsageError(
-            f"there is no provider '{name}'; choose {', '.join(known)} or a name like CUDAExecutionProvider"
+            f"graphopt {command} runs on one provider at a time; name one of {', '.join(found['provider'])}"
         )
-    return name
+    return dict(found)
 
 
 def libraries(paths: Iterable[Path] | None) -> tuple[str, ...]:

@@ -48,10 +48,25 @@ def _test(chosen: list[Any], *, json: bool) -> int:
         f"{owner.name}/{item.name}: {report.name}: {report.reason}" for owner, item, report in reports if not report.ok
     ]
     count = len(reports)
+    not_judged = [
+        f"{owner.name}/{item.name}: {report.name}: not judged: {report.not_judged}"
+        for owner, item, report in reports
+        if report.ok and report.not_judged
+    ]
     if json:
-        show_json({"schema": "graphopt.passes-test", "schema_version": 1, "checks": count, "failures": failures})
+        show_json(
+            {
+                "schema": "graphopt.passes-test",
+                "schema_version": 1,
+                "checks": count,
+                "failures": failures,
+                "not_judged": not_judged,
+            }
+        )
     else:
         for failure in failures:
             show_error(failure)
-        show(f"{count - len(failures)} of {count} checks hold")
+        held = count - len(failures) - len(not_judged)
+        left = f", {len(not_judged)} could not be judged: {not_judged[0]}" if not_judged else ""
+        show(f"{held} of {count} checks hold{left}")
     return 1 if failures else EXIT_OK

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from graphopt.errors import OutputError, UsageError
+from graphopt.measurements import AcceptanceReport
 from graphopt.onnxio import load
 from graphopt.records import OptimizeReport
 
@@ -26,6 +30,7 @@ _KEPT = (
     "trust_dim_names",
     "growth_limit",
     "opset",
+    "ort_version",
 )
 
 
@@ -40,15 +45,22 @@ class Plan:
         settings: Options of `optimize`; nothing in them is timed.
         signature: The signature to give the model first, as fields of `Signature`.
         model: The fingerprint of the model it was made for, empty in old plans.
+        loaded: The user's own passes it was made with -> a digest of their file.
     """
 
     settings: dict[str, Any]
     signature: dict[str, Any]
     model: str
+    loaded: Mapping[str, str] = field(default_factory=dict)
 
 
 def save_plan(
-    path: Path, settings: dict[str, Any], signature: dict[str, Any], report: OptimizeReport, model: str
+    path: Path,
+    settings: Mapping[str, Any],
+    signature: Mapping[str, Any],
+    report: OptimizeReport,
+    model: str,
+    measured: AcceptanceReport | None = None,
 ) -> None:
     """Write the settings of a run and, where a clock or limit stopped it, the number of rewrites it kept.
 
@@ -58,6 +70,7 @@ def save_plan(
         signature: The signature the model was given, as fields of `Signature`.
         report: What the run did.
         model: The fingerprint of the model as it was read.
+        measured: What decided on the settings, where it was a measurement.
 
     Raises:
         OutputError: the file cannot be written.
@@ -65,17 +78,60 @@ def save_plan(
     stopped = None if report.converged else len(report.rewrites)
     document = {
         "schema": _SCHEMA,
-        "schema_version": 2,
+        "schema_version": 3,
         "model": model,
         "signature": {name: value for name, value in signature.items() if value},
-        "settings": {name: settings[name] for name in _KEPT},
+        "settings": {name: settings[name] for name in _KEPT if name in settings},
+        "loaded": _digests(settings.get("load_files", ())),
         "stop_after": stopped,
         "rewrites": len(report.rewrites),
+        "measured": None if measured is None else _measured(measured),
     }
     try:
         path.write_text(json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise OutputError(f"cannot write the plan '{path}': {error.strerror}; choose another place") from error
+
+
+def _measured(found: AcceptanceReport) -> dict[str, Any]:
+    """What a reader of the plan wants to know of its making; nothing of it is needed to replay it."""
+    document = found.to_json()
+    figures = found.benchmark
+    return {
+        "outcome": found.outcome,
+        "reason": found.reason,
+        "provider": found.provider,
+        "device": found.device,
+        "runtime": found.runtime,
+        "ratio": None if figures is None or math.isnan(figures.ratio) else figures.ratio,
+        "interval": None if figures is None or math.isnan(figures.low) else [figures.low, figures.high],
+        "sizes": {} if figures is None else dict(figures.sizes),
+        "trials": document["trials"],
+        "max_time": found.max_time,
+        "seconds": found.seconds,
+        "out_of_time": found.out_of_time,
+    }
+
+
+def _digests(files: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    return {Path(file).stem: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
+
+
+def require_same_passes(plan: Plan, files: Iterable[str]) -> None:
+    """Refuse to replay a plan without the user's own passes it was made with, or with others.
+
+    Raises:
+        UsageError: a file is missing, or is not the one it was.
+    """
+    given = _digests([file for file in files if os.path.isfile(file)])
+    for name, digest in plan.loaded.items():
+        if name not in given:
+            raise UsageError(f"the plan was made with the passes of {name}.py; pass --load {name}.py, too")
+        if given[name] != digest:
+            raise UsageError(
+                f"the plan was made with another {name}.py; load that one, write a new plan with --write-plan, or "
+                "replay it all the same with --force"
+            )
 
 
 def read_plan(path: Path) -> Plan:
@@ -94,7 +150,8 @@ def read_plan(path: Path) -> Plan:
         raise UsageError(f"'{path}' is no plan of graphopt; write one with --write-plan")
     settings = {name: document["settings"][name] for name in _KEPT if name in document["settings"]}
     settings |= {"stop_after": document.get("stop_after"), "deadline": None}
-    return Plan(settings, dict(document.get("signature", {})), str(document.get("model", "")))
+    loaded = {str(name): str(digest) for name, digest in dict(document.get("loaded") or {}).items()}
+    return Plan(settings, dict(document.get("signature", {})), str(document.get("model", "")), loaded)
 
 
 def require_same_model(source: str, wanted: str) -> None:

@@ -15,9 +15,12 @@ NAME = "verify"
 
 def command(
     original: Annotated[Path, typer.Argument(help="The model that is right by definition.")],
-    rewritten: Annotated[Path, typer.Argument(help="The model to compare with it.")],
+    rewritten: Annotated[
+        Path | None, typer.Argument(help="The model to compare with it; may be left out with --against.")
+    ] = None,
     level: Annotated[str, typer.Option(help="exact: same bits. default: same within measured noise.")] = "default",
-    provider: options.Provider = "auto",
+    provider: options.Providers = None,
+    provider_option: options.ProviderOptions = None,
     dim: options.Dims = None,
     shape: options.Shapes = None,
     value_range: options.Ranges = None,
@@ -30,7 +33,18 @@ def command(
     atol: Annotated[
         float | None, typer.Option(min=0.0, help="Absolute tolerance, in place of the measured one.")
     ] = None,
+    adversarial: Annotated[
+        bool, typer.Option("--adversarial", help="Compare on NaN, infinities, ends of ranges and ties, too.")
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run the model elsewhere: a command with {model}, {inputs} and {outputs} (.npz) in it.",
+        ),
+    ] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds one load or run may take.")] = None,
+    decode: options.Decode = 8,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,
     verbose: options.Verbose = 0,
@@ -47,13 +61,16 @@ def command(
     with progress("comparing on ONNX Runtime", quiet=quiet or json), guests_on_stderr():
         result = api.verify(
             str(original),
-            str(rewritten),
+            None if rewritten is None else str(rewritten),
             level=level,
             runs=runs,
             rtol=rtol,
             atol=atol,
             timeout=timeout,
-            **options.feeds(provider, dim, shape, value_range, data, seed, custom_ops),
+            decode=decode,
+            adversarial=adversarial,
+            against=against,
+            **options.feeds(provider, dim, shape, value_range, data, seed, custom_ops, provider_option),
         )
     if json:
         show_json(result.to_json())

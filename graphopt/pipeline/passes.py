@@ -58,7 +58,7 @@ def graph_pass(
         bodies: Whether it also visits bodies and functions, innermost first.
         whole_model: Whether it is called once, with the main graph, and looks at `graph.model` itself.
         opset: The opset of the examples; default: the newest supported.
-        options: What the user must have asked for in the examples, as fields of `Options`.
+        options: What the user must have asked for in the examples, as fields of `Options`; `aggressive` for that mode.
         largest: The largest finite input the numeric class is promised for; beyond it something overflows on its way.
 
     Raises:

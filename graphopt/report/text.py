@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graphopt.measurements import Benchmark
-from graphopt.records import DoctorReport, OptimizeReport, Verification
+from graphopt.records import DoctorReport, GenerationRecord, OptimizeReport, OutputDiff, Verification
 from graphopt.report.units import bytes_text, percent_text, plural, seconds_text, small_text
 
 _VERDICT_STYLE = {
@@ -22,6 +22,7 @@ _VERDICT_STYLE = {
 _SUMMARY_PASSES = 8
 _RULES_SHOWN = 4
 _NOTES_SHOWN = 4
+_OUTPUTS_SHOWN = 20
 _MESSAGE_LENGTH = 300
 _GROWTH_WORTH_A_WORD = 1.1
 
@@ -76,9 +77,6 @@ def optimize_text(
         table.add_row(name, text)
     stopped = "" if report.converged else f", stopped by: {report.stopped_by}"
     table.add_row("passes", f"{plural(report.sweeps, 'sweep')} in {seconds_text(report.seconds)}{stopped}")
-    failures = dict.fromkeys((failure.name, shortened(failure.error)) for failure in report.failures)
-    for name, error in list(failures)[: None if verbose else 3]:
-        table.add_row("warning", _line((f"pass {name} failed and was rolled back: {error}", "yellow")))
     folded = any(rule.startswith("constant_folding/") for rule in report.rewrites_by_rule)
     if folded and report.bytes_after > _GROWTH_WORTH_A_WORD * report.bytes_before:
         table.add_row("note", "constants computed ahead are larger than what computed them; --growth-limit 0 avoids it")
@@ -91,6 +89,31 @@ def optimize_text(
     if benchmark is not None:
         _benchmark_rows(table, benchmark)
     table.add_row("written", target if target else _line(("nothing", "yellow")))
+    return table
+
+
+def failures_text(report: OptimizeReport, own: Sequence[str] = (), *, verbose: int = 0) -> RenderableType:
+    """Which passes failed, where, and how to go on without them; the last thing a reader sees.
+
+    Args:
+        report: What the passes did.
+        own: The passes among them that the user brought.
+        verbose: 1 shows all of them.
+    """
+    table = _grid()
+    failures = {failure.name: shortened(failure.error) for failure in report.failures}
+    for name, error in list(failures.items())[: None if verbose else 3]:
+        whose = "your pass" if name in own else "pass"
+        table.add_row("warning", _line((f"{whose} {name} failed and was rolled back: {error}", "yellow")))
+    rest = len(failures) - (len(failures) if verbose else 3)
+    if rest > 0:
+        table.add_row("", f"and {plural(rest, 'more pass', 'more passes')}; -v shows all")
+    names = ",".join(failures)
+    table.add_row(
+        "",
+        f"the result is that of the other passes; --skip {names} leaves {'it' if len(failures) == 1 else 'them'} out, "
+        "--strict stops there",
+    )
     return table
 
 
@@ -167,33 +190,104 @@ def _benchmark_rows(table: Table, benchmark: Benchmark) -> None:
 
 
 def verification_text(verification: Verification, *, verbose: int = 0) -> RenderableType:
-    """The verdict, what it covered, and a row for each output."""
+    """The verdict, what it covered, and a row for each output; of several providers, one after the other."""
+    if not verification.parts:
+        return _part_text(verification, verbose)
+    head = _grid()
+    head.add_row("verdict", _line((verification.verdict, _VERDICT_STYLE[verification.verdict])))
+    head.add_row("reason", verification.reason)
+    parts: list[RenderableType] = [head]
+    for part in verification.parts:
+        parts += [Text(), Text(part.provider_asked, style="bold cyan"), _part_text(part, verbose)]
+    return Group(*parts)
+
+
+def _part_text(verification: Verification, verbose: int) -> RenderableType:
     head = _grid()
     where = f" on {verification.provider}, ONNX Runtime {verification.runtime}" if verification.provider else ""
+    if verification.against and where:
+        where += ", against another runtime"
     head.add_row("verdict", _line((verification.verdict, _VERDICT_STYLE[verification.verdict]), where))
     head.add_row("reason", verification.reason)
+    if verification.against:
+        head.add_row("command", verification.against)
+    if verification.provider_options:
+        head.add_row("options", ", ".join(f"{name}={value}" for name, value in verification.provider_options.items()))
+    if verification.generation is not None:
+        head.add_row("generation", _generation_line(verification.generation))
+    if verification.inner:
+        off = sum(item.verdict == "different" for item in verification.inner)
+        found = f"{off} of them off" if off else "all of them agree"
+        head.add_row("inside", f"{plural(len(verification.inner), 'inner value')} compared, {found}")
+    extra = verification.adversarial
+    if extra is not None:
+        style = _VERDICT_STYLE[extra.verdict]
+        head.add_row("adversarial", _line((extra.verdict, style), f": {extra.reason}"))
+    for row in _floor_rows(verification):
+        head.add_row(*row)
     for note in verification.notes:
         head.add_row("note", note)
     parts: list[RenderableType] = [head]
-    outputs = verification.outputs if verbose else verification.outputs[:20]
+    outputs = verification.outputs if verbose else verification.outputs[:_OUTPUTS_SHOWN]
     if outputs:
-        table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-        for column in ("output", "verdict", "error", "allowed", "optimizer off/on", "inputs + 1 ulp", "reason"):
-            table.add_column(column, overflow="fold")
-        for output in outputs:
-            table.add_row(
-                output.name,
-                Text(output.verdict, style=_VERDICT_STYLE.get(output.verdict, "")),
-                small_text(output.error),
-                small_text(output.tolerance),
-                small_text(output.floor_optimizer),
-                small_text(output.floor_ulp),
-                output.reason,
-            )
-        parts.append(table)
+        parts += [Text(), _outputs_table("output", outputs, verbose)]
         if len(outputs) < len(verification.outputs):
             parts.append(Text(f"and {len(verification.outputs) - len(outputs)} more outputs; -v shows all"))
+    inner = [item for item in verification.inner if verbose or item.verdict == "different"]
+    if inner:
+        parts += [Text(), _outputs_table("inner value", inner, verbose)]
     return Group(*parts)
+
+
+def _floor_rows(verification: Verification) -> list[tuple[str, str]]:
+    """How far the original is from itself; what was not measured does not show."""
+    floors = [f"{small_text(floor.value)} {floor.name}" for floor in verification.floors]
+    return [("noise", f"{', '.join(floors)}; as shares of an output's largest value")] if floors else []
+
+
+def _outputs_table(title: str, outputs: Sequence[OutputDiff], verbose: int) -> Table:
+    """A row for each output; columns in which nothing stands are left out."""
+    columns: dict[str, list[float | None]] = {
+        "error": [output.error for output in outputs],
+        "allowed": [output.tolerance for output in outputs],
+        "final run": [output.error_as_users_run for output in outputs],
+        "allowed then": [output.tolerance_as_users_run for output in outputs],
+    }
+    if verbose:
+        columns |= {
+            "sessions": [output.floor_sessions for output in outputs],
+            "off/on": [output.floor_optimizer for output in outputs],
+            "+1 ulp": [output.floor_ulp for output in outputs],
+            "TF32": [output.floor_tf32 for output in outputs],
+        }
+    columns = {name: found for name, found in columns.items() if any(item is not None for item in found)}
+    # In detail the numbers say it.
+    told = not verbose or any(output.verdict != "equal" for output in outputs)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in (title, "verdict"):
+        table.add_column(name, overflow="fold")
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    if told:
+        table.add_column("reason", overflow="fold")
+    for place, output in enumerate(outputs):
+        verdict = Text(output.verdict, style=_VERDICT_STYLE.get(output.verdict, ""))
+        numbers = [small_text(found[place]) for found in columns.values()]
+        table.add_row(output.name, verdict, *numbers, *([output.reason] if told else []))
+    return table
+
+
+def _generation_line(generation: GenerationRecord) -> str:
+    """What was generated, and whether the tokens are the same."""
+    prompt = "a prefill" if generation.prefill else "a past"
+    chunk = f", {generation.chunk} more at once" if generation.chunk else ""
+    tokens = "tokens drawn at random, for no output has a score for each"
+    if generation.tokens_equal is not None:
+        tied = f"same tokens but for {generation.ties} at a tie" if generation.ties else "other tokens"
+        tokens = "same tokens" if generation.tokens_equal else tied
+    return (
+        f"{prompt} of {generation.prompt} tokens{chunk}, {generation.steps} steps, {generation.caches} caches; {tokens}"
+    )
 
 
 def doctor_text(report: DoctorReport) -> RenderableType:

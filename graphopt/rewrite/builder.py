@@ -62,9 +62,10 @@ class Builder:
         """
         opset = self.graph.opsets.get(domain, 0)
         schema = operator(domain, op_type, opset)
-        if schema is None and domain == "":
-            raise RuleError(f"{op_type} does not exist in opset {opset}; give the rule a range of opsets")
         dtype = next((item.dtype for item in operands if isinstance(item, Value)), None)
+        # ONNX Runtime has operators in the standard domain that ONNX does not have there, or not yet in that opset.
+        if schema is None and domain == "" and not self.target.runs(op_type, dtype, ""):
+            raise RuleError(f"{op_type} does not exist in opset {opset}; give the rule a range of opsets")
         values: list[Value | None] = [self._value(item, dtype) for item in operands]
         attributes: dict[str, Any] = {}
         for name, item in (parameters or {}).items():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphopt.runtime.hotspots import Touched
     from graphopt.runtime.judging import judge
     from graphopt.runtime.latency import benchmark
+    from graphopt.runtime.loading import LoadedModel, load
     from graphopt.runtime.sampling import sample
     from graphopt.runtime.support import loads_opset, look_at_part
     from graphopt.runtime.sweeps import sweep
@@ -26,6 +27,8 @@ _HOMES = {
     "evaluate_model": "evaluate",
     "evaluate_models": "evaluate",
     "judge": "judging",
+    "load": "loading",
+    "LoadedModel": "loading",
     "loads_opset": "support",
     "look_at_part": "support",
     "sample": "sampling",
@@ -37,6 +40,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "LoadedModel",
     "Touched",
     "Worker",
     "benchmark",
@@ -44,6 +48,7 @@ __all__ = [
     "evaluate_model",
     "evaluate_models",
     "judge",
+    "load",
     "loads_opset",
     "look_at_part",
     "sample",

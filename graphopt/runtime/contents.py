@@ -22,6 +22,11 @@ def file_bytes(source: ModelSource) -> int:
     return total
 
 
+def external_files(path: str) -> tuple[str, ...]:
+    """External data files that a model names, sorted, as it names them; none where it cannot be read."""
+    return tuple(sorted(_locations(path)))
+
+
 def _locations(path: str) -> set[str]:
     """External data files that a model names."""
     try:

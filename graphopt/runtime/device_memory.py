@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 _UUID_BYTES = 16
+_NAME_BYTES = 96
 _MOST_PROCESSES = 256
 _NOT_AVAILABLE = (1 << 64) - 1
 
@@ -42,6 +43,15 @@ def device_bytes() -> int | None:
     return int(memory.used)
 
 
+def free_device_bytes() -> int | None:
+    """Bytes free on CUDA's first device; None where nothing tells."""
+    nvml, handle = _nvml()
+    memory = _Memory()
+    if nvml is None or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
+        return None
+    return int(memory.free)
+
+
 def own_device_bytes() -> int | None:
     """Bytes that this process holds there; None where processes cannot be told apart, as in many containers."""
     nvml, handle = _nvml()
@@ -54,6 +64,24 @@ def own_device_bytes() -> int | None:
         return None
     own = [entry.used for entry in found[: count.value] if entry.pid == os.getpid() and entry.used != _NOT_AVAILABLE]
     return int(sum(own)) or None
+
+
+def device_name() -> str:
+    """What the driver calls CUDA's first device; empty where nothing tells."""
+    nvml, handle = _nvml()
+    text = ctypes.create_string_buffer(_NAME_BYTES)
+    if nvml is None or nvml.nvmlDeviceGetName(handle, text, _NAME_BYTES):
+        return ""
+    return text.value.decode("utf-8", "replace")
+
+
+def driver_version() -> str:
+    """Version of the NVIDIA driver; empty where nothing tells."""
+    nvml, _ = _nvml()
+    text = ctypes.create_string_buffer(_NAME_BYTES)
+    if nvml is None or nvml.nvmlSystemGetDriverVersion(text, _NAME_BYTES):
+        return ""
+    return text.value.decode("utf-8", "replace")
 
 
 def reason() -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphopt.errors import ExecutionError
 from graphopt.runtime.compare import is_float
+from graphopt.runtime.contents import file_bytes
 from graphopt.runtime.double import in_double
 from graphopt.runtime.evidence import Evidence, Outputs
 from graphopt.runtime.judging import judge_r, widen
@@ -51,7 +52,7 @@ def _ask_truth(evidence: Evidence, yardstick: Yardstick, results: Sequence[Outpu
             difference = seen[label]
             if difference.floating and not difference.mismatch and difference.error <= tally.floor.ceiling(difference):
                 wanted.append((tally, label))
-    if not wanted or evidence.original.nbytes > _MOST_BYTES:
+    if not wanted or file_bytes(evidence.original) > _MOST_BYTES:
         return
     try:
         source = ModelSource("the original in float64", data=in_double(evidence.original.handle))

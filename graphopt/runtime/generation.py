@@ -26,6 +26,9 @@ class Generation:
         start: The past of the first step where there is no prefill.
         batch: Sequences generated at a time.
         prompt: Tokens that the prefill takes in, or that the first past holds.
+        once: (input, output of the prefill) for caches that do not grow, such as those of cross attention.
+        ids: The input that takes the ids of tokens in; empty where it takes none.
+        chunk: Tokens that the first of the steps takes in at once; 0 where it takes one as the others do.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -34,6 +37,9 @@ class Generation:
     start: Mapping[str, Data]
     batch: int = 1
     prompt: int = 0
+    once: tuple[tuple[str, str], ...] = ()
+    ids: str = ""
+    chunk: int = 0
 
 
 def generator(session: Session, generation: Generation) -> Callable[[], dict[str, list[float]]]:
@@ -49,18 +55,19 @@ def generator(session: Session, generation: Generation) -> Callable[[], dict[str
 
     def generate() -> dict[str, list[float]]:
         times: dict[str, list[float]] = {}
-        past = dict(start)
+        past, kept = dict(start), dict(start)
         if prefill is not None:
             seconds, outputs = run(prefill)
             # The first is not counted where the other side has just had the caches.
             repeats = _PREFILLS if seconds < _QUICK_SECONDS else 0
             times[PREFILL] = [run(prefill)[0] for _ in range(repeats)] or [seconds]
-            past |= {name: outputs[source] for name, source in generation.pairs}
+            kept |= {name: outputs[source] for name, source in generation.once}
+            past = {**kept, **{name: outputs[source] for name, source in generation.pairs}}
         taken = []
         for step in steps:
             seconds, outputs = run({**step, **past})
             taken.append(seconds)
-            past = {**start, **{name: outputs[source] for name, source in generation.pairs}}
+            past = {**kept, **{name: outputs[source] for name, source in generation.pairs}}
         if taken:
             times[DECODE] = taken
         return times

@@ -1,8 +1,8 @@
 """The judge of numeric classes: does a rewriting keep what its class promises, on these feeds?
 
 Both sides run on the CPU provider with the runtime's optimizer off, kernel pre-packing off and one thread; there a
-rewriting of class E is bit for bit. Sessions live in this process: a judgement of a small model takes about a
-millisecond.
+rewriting of class E is bit for bit. Operators that only CUDA has are judged there, both sides, without TF32. Sessions
+live in this process: a judgement of a small model takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from graphopt.errors import ExecutionError
 from graphopt.records import JudgeResult
 from graphopt.runtime.compare import compare, eps, is_float, same_bits, ulps
 from graphopt.runtime.double import in_double
-from graphopt.runtime.session import JUDGE, Session
+from graphopt.runtime.session import JUDGE, Session, resolve_provider
+from graphopt.runtime.set_ups import SetUp
 from graphopt.runtime.values import Data, ort_element_name
 
 Outputs = Mapping[str, Data]
@@ -38,6 +39,7 @@ def judge(
     *,
     ulp: int = 4,
     same_signature: bool = True,
+    provider: str = "cpu",
 ) -> JudgeResult:
     """Judge `after` against `before` at a numeric class.
 
@@ -49,13 +51,16 @@ def judge(
         feeds: Inputs; a feed at which `before` fails covers nothing.
         ulp: What class U allows.
         same_signature: Whether names, order and dtypes of inputs and outputs must agree.
+        provider: Where both sides run; the float64 run is the CPU's, whatever this says.
 
     Raises:
+        ProviderMissingError: The provider does not start here.
         ExecutionError: `before` does not load.
     """
-    left = Session(_bytes(before), JUDGE)
+    settings = SetUp(resolve_provider(provider)).judged()
+    left = Session(_bytes(before), settings)
     try:
-        right = Session(_bytes(after), JUDGE)
+        right = Session(_bytes(after), settings)
     except ExecutionError as error:
         return JudgeResult(False, f"the result does not load ({error.reason}): {error}", numeric)
     if same_signature and (mismatch := _signature(left, right)):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from graphopt.onnxio import parse_text
-from graphopt.runtime.session import CPU, preload, runtime
+from graphopt.runtime.session import ALONE, CPU, preload, runtime
 from graphopt.targets import MICROSOFT, PROBES
 from graphopt.tensors import DType
 
 _ASKED = (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16, DType.DOUBLE)
-_ALONE = "session.disable_cpu_ep_fallback"
-"""Makes a session fail where a node would go to the CPU instead."""
 
 
 def kernels_of(provider: str) -> dict[str, list[str]]:
@@ -38,7 +36,7 @@ def has_kernel(provider: str, key: str, dtype: DType) -> bool:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if provider != CPU:
-        options.add_session_config_entry(_ALONE, "1")
+        options.add_session_config_entry(ALONE, "1")
     try:
         session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider])
     except Exception:  # whatever it says: it does not load

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import math
+import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graphopt.errors import ExecutionError, FeedError, WorkerMemoryError
-from graphopt.measurements import Benchmark, Comparison, LatencySide, Samples
+from graphopt.errors import ExecutionError, FeedError, RecipeError, WorkerMemoryError
+from graphopt.measurements import Benchmark, Comparison, LatencySide
+from graphopt.recipes import Recipe, settings_text
+from graphopt.runtime import device_memory
 from graphopt.runtime.contents import count_operators, file_bytes
 from graphopt.runtime.decoding import cache_pairs, plan_generation
 from graphopt.runtime.feeds import Feed, FeedMaker, FeedOptions
+from graphopt.runtime.figures import compare, samples, sentence
 from graphopt.runtime.generation import DECODE, PREFILL, Generation
 from graphopt.runtime.hotspots import Touched, profile_of
 from graphopt.runtime.placement import graph_here
 from graphopt.runtime.profiling import Look, look_here
+from graphopt.runtime.providers import checked_options
+from graphopt.runtime.recipe import apply_settings, read_recipe, require_model
 from graphopt.runtime.remote import RemoteSession, provider_here, version_here
-from graphopt.runtime.session import SessionInfo, SessionSettings
+from graphopt.runtime.session import CUDA, SessionInfo, SessionSettings
 from graphopt.runtime.sources import ModelSource, open_source
-from graphopt.runtime.stats import CONFIDENCE, MARGIN, ratio_interval, verdict
+from graphopt.runtime.stats import CONFIDENCE, verdict
 from graphopt.runtime.structure import Structure, read_structure
-from graphopt.runtime.timing import LATENCY, THROUGHPUT, Plan, Timings, Track, Work, default_settings, time_here
+from graphopt.runtime.timing import LATENCY, THROUGHPUT, Plan, Timings, Work, default_settings, time_here
 from graphopt.runtime.userdata import read_data
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker
@@ -37,6 +42,8 @@ _TIMING_SHARE = 0.85
 _LOOK_SECONDS = 2.5
 _PROFILED_RUNS = 20
 _PROFILE_SECONDS = 3.0
+_USABLE = 0.95  # of free device memory: contexts and workspaces take some
+_ONE_AFTER_THE_OTHER = "both models do not fit at once; they were timed one after the other, which is less sharp"
 _NOTHING_MOVED = ("no difference seen", "too noisy to say")
 
 
@@ -45,6 +52,7 @@ def benchmark(
     rewritten: Any,
     *,
     provider: str = "auto",
+    provider_options: Mapping[str, str] | None = None,
     feeds: Mapping[str, Data] | None = None,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -61,6 +69,8 @@ def benchmark(
     custom_ops: Sequence[str] = (),
     memory: bool = True,
     placement: bool = True,
+    memory_limit: int | None = None,
+    recipe: str | Path | Recipe | None = None,
     worker: Worker | None = None,
 ) -> Benchmark:
     """Time two models against each other as users run them, the runtime's default optimization on for both.
@@ -69,6 +79,7 @@ def benchmark(
         original: A path, bytes, ModelProto or Graph.
         rewritten: The same for the other side.
         provider: "auto", "cpu", "cuda" or a name of the runtime's.
+        provider_options: Options of the provider, such as `use_tf32`, for both sides.
         feeds: One set of inputs; by default it is made.
         dims: Name of a symbolic dim -> size.
         shapes: Input -> shape.
@@ -76,9 +87,10 @@ def benchmark(
         seed: Seed of the made inputs.
         data: A file or folder of the user's inputs; the first is used.
         threads: Threads within an operator; 0 is the runtime's default.
-        sessions: Sessions of each side, at least 3.
+        sessions: Sessions of each side, at least 3; more are made where loading is quick.
         max_time: Seconds for all of it once inputs are found, loading and warming up included. A few rounds in three
-            sessions of each side, and a profile where one is asked for, are made even where they take longer.
+            sessions of each side, and a profile where one is asked for, are made even where they take longer. Timing
+            ends before that once every interval lies within the band in which no difference is called one.
         concurrency: Requests at a time for the throughput on one session; 0 leaves it out.
         decode: Steps after a prefill for models that are decoders by their past and present; 0 leaves them out.
         profile: Whether to find out which operators and kernels take the time.
@@ -86,6 +98,8 @@ def benchmark(
         custom_ops: Libraries of custom operators.
         memory: Whether to measure peak memory, in a process of its own for each side.
         placement: Whether to look at which provider runs which node, in the same process.
+        memory_limit: Bytes that the runtime's process may take, files it maps not counted.
+        recipe: A recipe of `graphopt tune` for the rewritten model; the original runs with the runtime's defaults.
         worker: The process to run in; by default one made for this and ended after it.
 
     Returns:
@@ -93,6 +107,7 @@ def benchmark(
 
     Raises:
         FeedError: An option names something that the model does not have, or the user's data does not fit.
+        RecipeError: The recipe cannot be read, or belongs to another model or provider.
     """
     options = FeedOptions(
         dict(dims or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}, dict(ranges or {}), seed, 1
@@ -109,8 +124,11 @@ def benchmark(
         max(0, decode),
         profile,
         touched,
+        memory_limit,
+        dict(provider_options or {}),
+        _recipe_for(rewritten, recipe),
     )
-    own = Worker() if worker is None else None
+    own = Worker(memory_limit=memory_limit) if worker is None else None
     process = worker or own
     assert process is not None
     try:
@@ -136,6 +154,9 @@ class _Wishes:
     decode: int
     profile: bool
     touched: Touched | None
+    memory_limit: int | None = None
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    recipe: Recipe | None = None
 
 
 class _Benchmark:
@@ -157,35 +178,39 @@ class _Benchmark:
         wishes = self.wishes
         try:
             version = self.worker.call(version_here)
-            settings = default_settings(
-                self.worker.call(provider_here, wishes.provider), wishes.threads, wishes.custom_ops
+            provider = self.worker.call(provider_here, wishes.provider)
+            chosen, aside = checked_options(self.worker, wishes.provider, provider, wishes.provider_options)
+            self.notes += aside
+            settings = default_settings(provider, wishes.threads, wishes.custom_ops).but(
+                provider_options=tuple(chosen.items())
             )
+            both = settings, self._as_recipe(settings)
             feed, generation = self._inputs(given, data, settings)
             self.since = time.monotonic()
-            work = Work(feed.values, wishes.concurrency, generation)
-            timings = self._time(settings, work)
+            work = self._work(feed, generation)
+            timings = self._time(both, work)
         except ExecutionError as error:
             refused = error.reason == "feed refused" and given is None and data is None
             hint = "; both must take the same inputs, and `graphopt diff` shows where they differ" if refused else ""
             return Benchmark(
                 "not measured",
-                f"{error.reason}: {str(error).rstrip('.')}{hint}",
+                f"{error.reason}: {str(error).removeprefix(f'{error.reason}: ').rstrip('.')}{hint}",
                 runtime=version,
                 threads=wishes.threads,
                 dims=self.options.dims,
                 seconds=time.monotonic() - self.started,
             )
         track = timings.tracks[LATENCY]
-        ratio, low, high = ratio_interval(log_ratios(track))
-        said = verdict(low, high)
-        looks = self._looks(settings, feed)
+        found = track.estimate()
+        said = verdict(found.low, found.high)
+        looks = self._looks(both, feed)
         sides = [self._side(number, timings, looks[number]) for number in (0, 1)]
         return Benchmark(
             verdict=said,
-            reason=_sentence(said, ratio, low, high, track),
-            ratio=ratio,
-            low=low,
-            high=high,
+            reason=sentence(said, found, track),
+            ratio=found.ratio,
+            low=found.low,
+            high=found.high,
             confidence=CONFIDENCE,
             original=sides[0],
             rewritten=sides[1],
@@ -253,23 +278,48 @@ class _Benchmark:
 
     # --- timing -------------------------------------------------------------------------------------------------------
 
-    def _time(self, settings: SessionSettings, work: Work) -> Timings:
+    def _as_recipe(self, settings: SessionSettings) -> SessionSettings:
+        """Settings of the rewritten side."""
+        recipe = self.wishes.recipe
+        if recipe is None:
+            return settings
+        if recipe.settings.provider != settings.provider:
+            raise RecipeError(
+                f"the recipe is for {recipe.settings.provider} and {settings.provider} runs here; choose the other "
+                "with --provider, or tune anew"
+            )
+        self.notes.append(f"the rewritten model runs with {settings_text(recipe.settings.flat())}")
+        return apply_settings(settings, recipe.settings)
+
+    def _work(self, feed: Feed, generation: Generation | None) -> Work:
+        recipe = self.wishes.recipe
+        recorded = recipe is not None and recipe.settings.provider_options.get("enable_cuda_graph") == "1"
+        if not recorded:
+            return Work(feed.values, self.wishes.concurrency, generation)
+        if self.wishes.concurrency or generation is not None:
+            self.notes.append("only the latency is timed: a CUDA graph runs one request at a time, at fixed shapes")
+        return Work(feed.values)
+
+    def _time(self, both: tuple[SessionSettings, SessionSettings], work: Work) -> Timings:
         handles = (self.sources[0].handle, self.sources[1].handle)
         extras = self.wishes.memory or self.wishes.placement or self.wishes.profile
         seconds = max(0.0, self._left())
         if extras:
             seconds = max(seconds / 2, min(seconds * _TIMING_SHARE, seconds - _LOOK_SECONDS))
         plan = Plan(pairs=self.wishes.sessions, seconds=seconds)
+        if both[0].provider == CUDA and not self._fit_together():
+            plan.together = False
+            self.notes.append(_ONE_AFTER_THE_OTHER)
         limit = 20 * self.wishes.max_time + _LOAD_SECONDS
+        began = time.monotonic()
         for _ in range(3):
+            plan.seconds = max(0.0, seconds - (time.monotonic() - began))  # what a failed attempt took is gone
             try:
-                timings: Timings = self.worker.call(time_here, handles, settings, work, plan, timeout=limit)
+                timings: Timings = self.worker.call(time_here, handles, both, work, plan, timeout=limit)
             except WorkerMemoryError:
                 if not plan.together:
                     raise
-                self.notes.append(
-                    "both models do not fit at once; they were timed one after the other, which is less sharp"
-                )
+                self.notes.append(_ONE_AFTER_THE_OTHER)
                 plan.together = False
             except ExecutionError as error:
                 if work.generation is None:
@@ -281,6 +331,11 @@ class _Benchmark:
             else:
                 break
         return timings
+
+    def _fit_together(self) -> bool:
+        """False where the weights of both need more than the device has free; trying would take as long as loading."""
+        free = device_memory.free_device_bytes()
+        return free is None or sum(file_bytes(source) for source in self.sources) < _USABLE * free
 
     def _comparisons(self, timings: Timings, generation: Generation | None) -> list[Comparison]:
         found = []
@@ -298,10 +353,10 @@ class _Benchmark:
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
-    def _looks(self, settings: SessionSettings, feed: Feed) -> tuple[Look, Look]:
+    def _looks(self, both: tuple[SessionSettings, SessionSettings], feed: Feed) -> tuple[Look, Look]:
         wishes = self.wishes
         looks = []
-        for source in self.sources:
+        for source, settings in zip(self.sources, both, strict=True):
             look = Look()
             looks.append(look)
             if not (wishes.memory or wishes.placement or wishes.profile):
@@ -312,7 +367,7 @@ class _Benchmark:
                 continue
             runs = _PROFILED_RUNS if wishes.profile else 0
             try:
-                with Worker() as fresh:
+                with Worker(memory_limit=wishes.memory_limit) as fresh:
                     looks[-1] = fresh.call(
                         look_here,
                         source.handle,
@@ -347,7 +402,7 @@ class _Benchmark:
             device_bytes=look.device_bytes,
             unknown=look.unknown,
             placement=look.placement,
-            samples=_samples(sessions),
+            samples=samples(sessions),
         )
 
     def _runtime_does(self, settings: SessionSettings, look: Look) -> dict[str, tuple[int, int]]:
@@ -367,46 +422,15 @@ class _Benchmark:
         }
 
 
-def compare(name: str, track: Track, unit: str, detail: str, items: int) -> Comparison:
-    """One figure of both sides from its times; a rate counts `items` for each timed run."""
-    ratio, low, high = ratio_interval(log_ratios(track))
-    medians = [float(np.median(np.concatenate([np.asarray(session) for session in side]))) for side in track.runs]
-    figures = [1e3 * median if unit == "ms" else items / median for median in medians]
-    return Comparison(
-        name,
-        unit,
-        figures[0],
-        figures[1],
-        verdict(low, high),
-        ratio,
-        low,
-        high,
-        detail,
-        (_samples(track.runs[0]), _samples(track.runs[1])),
-    )
+def _recipe_for(model: Any, recipe: str | Path | Recipe | None) -> Recipe | None:
+    """The recipe, if it belongs to the model.
 
-
-def _samples(sessions: Sequence[Sequence[float]]) -> Samples:
-    """Seconds as they are kept: a clock tells no more than nanoseconds."""
-    return tuple(tuple(round(seconds, 9) for seconds in session) for session in sessions)
-
-
-def log_ratios(track: Track) -> list[list[float]]:
-    """Log of original over rewritten time, by round where rounds are paired, by session otherwise."""
-    result = []
-    for left, right in zip(track.rounds[0], track.rounds[1], strict=True):
-        if len(left) == len(right):
-            result.append([math.log(one / other) for one, other in zip(left, right, strict=True)])
-        else:
-            result.append([math.log(float(np.median(left)) / float(np.median(right)))])
-    return result
-
-
-def _sentence(said: str, ratio: float, low: float, high: float, track: Track) -> str:
-    interval = f"{ratio:.3f} times as fast, {CONFIDENCE:.0%} interval {low:.3f} to {high:.3f}"
-    count = f"{sum(map(len, track.rounds[0]))} rounds in {len(track.rounds[0])} pairs of sessions"
-    if said == "no difference seen":
-        return f"{interval}, which does not lie outside 1 ± {MARGIN:.0%} ({count})"
-    if said == "too noisy to say":
-        return f"{interval}: too wide; close other programs or allow more time ({count})"
-    return f"{interval} ({count})"
+    Raises:
+        RecipeError: It cannot be read, or does not belong to it.
+    """
+    if recipe is None:
+        return None
+    found = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    if isinstance(model, str | os.PathLike):
+        require_model(model, (found.model,))
+    return found

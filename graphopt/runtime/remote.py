@@ -116,8 +116,12 @@ class RemoteSession:
     def _open(self) -> None:
         if self._number and self._generation == self._worker.generation and self._worker.pid is not None:
             return
-        self._number, self._info = self._call(open_here, self.source.handle, self.settings)
+        self._number, self._info = self._make()
         self._generation = self._worker.generation
+
+    def _make(self) -> tuple[int, SessionInfo]:
+        made: tuple[int, SessionInfo] = self._call(open_here, self.source.handle, self.settings)
+        return made
 
     def _call(self, function: Any, *arguments: Any, timeout: float | None = None) -> Any:
         return self._worker.call(function, *arguments, timeout=timeout or self._timeout)

@@ -26,7 +26,15 @@ from graphopt.runtime.values import Data, element_name, from_ort, from_ort_value
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
-_SHORT_NAMES = {"cpu": CPU, "cuda": CUDA, "gpu": CUDA, "tensorrt": "TensorrtExecutionProvider"}
+ALONE = "session.disable_cpu_ep_fallback"
+"""The entry that makes a session fail where a node would go to the CPU instead of the provider."""
+SHORT_NAMES = {
+    "cpu": CPU,
+    "cuda": CUDA,
+    "gpu": CUDA,
+    "tensorrt": "TensorrtExecutionProvider",
+    "trt": "TensorrtExecutionProvider",
+}
 _QUIET = 4  # only fatal messages: failures come back as exceptions, the rest is noise on the screen
 _ALIGNMENT = 64
 """Where the runtime's tensors begin in memory: at multiples of that many bytes."""
@@ -35,7 +43,7 @@ _MOST_ALIGNED = 1 << 24
 
 # ModelProto{ir_version: 8, opset_import{version: 13}, graph{Identity: x -> y, float[1]}}, written out so that asking
 # for a provider needs neither a file nor the onnx package.
-_PROBE = bytes.fromhex(
+PROBE = bytes.fromhex(
     "08083a370a100a017812017922084964656e746974791201675a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a00100d"
 )
@@ -52,10 +60,12 @@ class SessionSettings:
         threads: Threads within an operator, 0 for the runtime's default.
         arena: Whether the CPU memory arena is used.
         tf32: Whether CUDA may round float32 to TF32 (the runtime's default, a thousand times coarser).
+        deterministic: Whether the runtime is asked for kernels that repeat themselves.
         seed: Seed of random operators that have none; None leaves the runtime's own.
         custom_ops: Shared libraries of custom operators.
         entries: Session configuration entries.
         provider_options: Options of the provider.
+        attributes: Attributes of `SessionOptions`, set after all the rest; enumerations by the name of the member.
         optimized_path: Where the runtime writes the graph that it made at load, if anywhere.
         profile_prefix: How the file begins into which the runtime's profiler writes; None leaves it off.
     """
@@ -66,10 +76,12 @@ class SessionSettings:
     threads: int = 1
     arena: bool = True
     tf32: bool = False
+    deterministic: bool = False
     seed: int | None = None
     custom_ops: tuple[str, ...] = ()
     entries: tuple[tuple[str, str], ...] = ()
     provider_options: tuple[tuple[str, str], ...] = ()
+    attributes: tuple[tuple[str, Any], ...] = ()
     optimized_path: str | None = None
     profile_prefix: str | None = None
 
@@ -165,8 +177,8 @@ def full_provider_name(name: str) -> str:
     low = name.lower()
     if low == "auto":
         return CUDA
-    if low in _SHORT_NAMES:
-        return _SHORT_NAMES[low]
+    if low in SHORT_NAMES:
+        return SHORT_NAMES[low]
     known = list(runtime().get_all_providers())
     for candidate in known:
         if low in (candidate.lower(), candidate.lower().removesuffix("executionprovider")):
@@ -184,7 +196,7 @@ def starts(provider: str) -> bool:
     if provider not in runtime().get_available_providers():
         return False
     try:
-        session = Session(_PROBE, SessionSettings(provider=provider))
+        session = Session(PROBE, SessionSettings(provider=provider))
     except ExecutionError:
         return False
     return session.info.provider == provider
@@ -226,7 +238,11 @@ class Session:
         session_options = _options(settings, ort)
         try:
             self.raw = ort.InferenceSession(
-                model, sess_options=session_options, providers=providers, provider_options=options
+                model,
+                sess_options=session_options,
+                providers=providers,
+                provider_options=options,
+                enable_fallback=0,  # it would drop the options that a provider refuses, and say so on the screen only
             )
         except Exception as error:
             raise problem(error, loading=True) from error
@@ -286,6 +302,8 @@ def _providers(settings: SessionSettings) -> tuple[list[str], list[dict[str, str
     options = dict(settings.provider_options)
     if settings.provider == CUDA:
         options.setdefault("use_tf32", "1" if settings.tf32 else "0")
+    if (ALONE, "1") in settings.entries:  # the runtime refuses the entry where the CPU is asked for by name
+        return [settings.provider], [options]
     return [settings.provider, CPU], [options, {}]
 
 
@@ -303,10 +321,13 @@ def _options(settings: SessionSettings, ort: Any) -> Any:
         options.intra_op_num_threads = settings.threads
         options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = settings.arena
+    options.use_deterministic_compute = settings.deterministic
     if not settings.prepack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     for key, value in settings.entries:
         options.add_session_config_entry(key, value)
+    for name, value in settings.attributes:
+        setattr(options, name, _member(ort, name, value))
     for library in settings.custom_ops:
         try:
             options.register_custom_ops_library(library)
@@ -320,6 +341,24 @@ def _options(settings: SessionSettings, ort: Any) -> Any:
         options.enable_profiling = True
         options.profile_file_prefix = settings.profile_prefix
     return options
+
+
+_ENUMERATIONS = {"execution_mode": "ExecutionMode", "graph_optimization_level": "GraphOptimizationLevel"}
+
+
+def _member(ort: Any, name: str, value: Any) -> Any:
+    """The value of an attribute of the session options, which may be a member of an enumeration.
+
+    Raises:
+        ModelRefusedError: The enumeration has no such member.
+    """
+    enumeration = _ENUMERATIONS.get(name)
+    if enumeration is None:
+        return value
+    member = getattr(getattr(ort, enumeration), str(value), None)
+    if member is None:
+        raise ModelRefusedError(f"{name} has no value {value!r}; see onnxruntime.{enumeration}")
+    return member
 
 
 def _info(raw: Any) -> SessionInfo:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphopt.records import OutputDiff
 from graphopt.runtime.compare import Difference
-from graphopt.runtime.tolerance import FACTOR, Floor
+from graphopt.runtime.tolerance import FACTOR, Floor, Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class OutputTally:
             return difference.absolute <= allowed
         if yardstick.exact and not users:
             return False
-        return difference.floating and self.floor.accepts(difference, label)
+        return difference.floating and self.floor.accepts(difference, label, users)
 
     def how_far(self, difference: Difference, label: str, yardstick: Yardstick, users: bool = False) -> str:
         """A difference in words, beside what is allowed."""
@@ -94,9 +95,9 @@ class OutputTally:
             return f"{count}, by up to {difference.error:.2g} of the output's scale; the level exact allows none"
         if not difference.floating:
             return f"{count}, by up to {difference.absolute:g}"
-        allowed = self.floor.tolerance(difference, label)
+        allowed = self.floor.tolerance(difference, label, users)
         if difference.error <= allowed:
-            mean = self.floor.rms_tolerance(difference, label)
+            mean = self.floor.rms_tolerance(difference, label, users)
             return f"{count}, on average by {difference.rms:.2g} of the output's scale; up to {mean:.2g} would be noise"
         return f"{count}, by up to {difference.error:.2g} of the output's scale; up to {allowed:.2g} would be noise"
 
@@ -118,12 +119,23 @@ class OutputTally:
             error=worst.error,
             error_as_users_run=max((item.error for item in self.users.values()), default=None),
             tolerance=self.floor.tolerance(worst, label) if measured else None,
-            floor_optimizer=max((item.most for item in self.floor.optimizer.values()), default=None),
-            floor_ulp=max((item.most for item in self.floor.ulp.values()), default=None),
+            tolerance_as_users_run=self._allowed_to_users(yardstick),
+            floor_optimizer=_most(self.floor.optimizer),
+            floor_ulp=_most(self.floor.ulp),
+            floor_sessions=_most(self.floor.sessions),
+            floor_tf32=_most(self.floor.tf32),
             mismatched=sum(item.mismatched for item in self.differences.values()),
             elements=sum(item.elements for item in self.differences.values()),
             worst_feed=label,
         )
+
+    def _allowed_to_users(self, yardstick: Yardstick) -> float | None:
+        """What the error of the final run might be; None where there was nothing to measure."""
+        far = [(label, item) for label, item in self.users.items() if item.floating and not item.identical]
+        if yardstick.given or not far:
+            return None
+        label, worst = max(far, key=lambda entry: _badness(entry[1]))
+        return None if worst.mismatch else self.floor.tolerance(worst, label, users=True)
 
     def _reason(self, yardstick: Yardstick, label: str, worst: Difference, bad: bool, identical: bool) -> str:
         if self.is_random:
@@ -138,6 +150,10 @@ class OutputTally:
         if identical:
             return "the same bits"
         return f"within {yardstick}" if yardstick.given else f"within {FACTOR:g} times the measured noise"
+
+
+def _most(measured: Mapping[str, Noise]) -> float | None:
+    return max((item.most for item in measured.values()), default=None)
 
 
 def _badness(difference: Difference) -> tuple[bool, float, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.errors import ExecutionError
+from graphopt.errors import ExecutionError, ModelError
 from graphopt.ir import Graph, Node, Value
 from graphopt.onnxio import load, to_proto
 from graphopt.runtime.compare import compare, eps, is_float
@@ -47,7 +47,7 @@ def explain_ties(
             return []
         scores = _with_scores(graph, decider)
         runs = [_run(evidence, scores, labels, optimize) for optimize in ("off", "all")]
-    except (ExecutionError, ValueError, TypeError, KeyError):
+    except (ExecutionError, ModelError, ValueError, TypeError, KeyError):
         return []
     explained = []
     for place, (feed, reference) in enumerate(evidence.found.working):

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphopt.errors import ExecutionError
+from graphopt.runtime.captured import Recording, is_recorded
 from graphopt.runtime.generation import Generation, generator
 from graphopt.runtime.session import CPU, CUDA, Session, SessionSettings, problem, runtime
+from graphopt.runtime.stats import Estimate, best_estimate, log_ratios, lower_runs
 from graphopt.runtime.throughput import at_once
 from graphopt.runtime.values import Data, to_ort, to_ort_value
 
@@ -19,6 +21,8 @@ _WARM_RUNS = 100
 _WARM_SECONDS = 2.0
 _FEWEST_SESSIONS = 3
 _FEWEST_ROUNDS = 3
+# Of the time there is, what further sessions may cost before any run of theirs is timed; the first have to cost it.
+_LOADING_SHARE = 0.3
 
 # One block of runs; seconds by what was timed.
 Meter = Callable[[], dict[str, list[float]]]
@@ -44,7 +48,8 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        pairs: Sessions of each side.
+        pairs: Sessions of each side; more are made where that is quick.
+        most_pairs: Sessions of each side, at most.
         seconds: Time for all of it, loading included; a few rounds in three sessions are made whatever it is.
         least_rounds: Rounds in each pair while there is time.
         most_rounds: Rounds in each pair, at most.
@@ -52,6 +57,7 @@ class Plan:
     """
 
     pairs: int = 5
+    most_pairs: int = 24
     seconds: float = 20.0
     least_rounds: int = 6
     most_rounds: int = 1000
@@ -64,21 +70,29 @@ class Track:
 
     Attributes:
         runs: Seconds of every timed run, one list for each session.
-        rounds: Seconds, one typical run for each round, one list for each session.
+        rounds: Seconds, the median of each round's runs, one list for each session.
+        lows: Seconds, the faster runs of each round, one list for each session.
     """
 
     runs: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
     rounds: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
+    lows: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
 
     def open_session(self, side: int) -> None:
         """What is added from now on was timed in another session."""
         self.runs[side].append([])
         self.rounds[side].append([])
+        self.lows[side].append([])
 
     def add(self, side: int, runs: list[float]) -> None:
         """Note a round."""
         self.runs[side][-1].extend(runs)
         self.rounds[side][-1].append(statistics.median(runs))
+        self.lows[side][-1].append(lower_runs(runs))
+
+    def estimate(self) -> Estimate:
+        """How many times as fast the rewritten model is."""
+        return best_estimate(log_ratios(self.rounds), log_ratios(self.lows))
 
 
 @dataclass(slots=True)
@@ -89,17 +103,27 @@ class Timings:
         tracks: What was timed -> its times.
         loads: Seconds to make each session.
         firsts: Seconds of the first run of each session.
+        readying: Seconds to load and warm up each pair of sessions.
         provider: What really ran.
     """
 
     tracks: dict[str, Track] = field(default_factory=dict)
     loads: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     firsts: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    readying: list[float] = field(default_factory=list)
     provider: str = ""
 
+    def settled(self, kinds: int) -> bool:
+        """True where more runs would change nothing: every interval lies in the band of no difference."""
+        return len(self.tracks) >= kinds and all(track.estimate().settles for track in self.tracks.values())
 
-def time_here(models: tuple[str | bytes, str | bytes], settings: SessionSettings, work: Work, plan: Plan) -> Timings:
-    """Time both models in this process.
+
+# Settings of both sides, or one for each.
+Settings = SessionSettings | tuple[SessionSettings, SessionSettings]
+
+
+def time_here(models: tuple[str | bytes, str | bytes], settings: Settings, work: Work, plan: Plan) -> Timings:
+    """Time both models in this process, under the same settings or each under its own.
 
     Raises:
         WorkerMemoryError: There is not enough memory.
@@ -107,11 +131,16 @@ def time_here(models: tuple[str | bytes, str | bytes], settings: SessionSettings
     """
     timings = Timings()
     started = time.perf_counter()
-    for pair in range(plan.pairs):
+    kinds = 1 + bool(work.concurrency) + (work.generation is not None)
+    for pair in range(max(plan.pairs, plan.most_pairs)):
         spent = time.perf_counter() - started
         if pair >= _FEWEST_SESSIONS and spent > plan.seconds:
             break
-        share = max(0.0, plan.seconds - spent) / (plan.pairs - pair)
+        wanted = _pairs(plan, timings)
+        if pair >= wanted or (pair >= plan.pairs and timings.settled(kinds)):
+            break
+        share = max(0.0, plan.seconds - spent) / (wanted - pair)
+        timings.readying.append(0.0)
         sides = (pair % 2, 1 - pair % 2)  # who is loaded first alternates, too
         for group in [sides] if plan.together else [sides[:1], sides[1:]]:
             try:
@@ -123,10 +152,21 @@ def time_here(models: tuple[str | bytes, str | bytes], settings: SessionSettings
     return timings
 
 
+def _pairs(plan: Plan, timings: Timings) -> int:
+    """How many pairs of sessions to make in all: pairs are what the interval rests on, and more rounds no substitute.
+
+    The first pair gets the time of one of many; where it took long to load, there will be few, with more time for each.
+    """
+    if not timings.readying:
+        return max(plan.pairs, plan.most_pairs)
+    cost = statistics.median(timings.readying)
+    return min(max(plan.pairs, int(_LOADING_SHARE * plan.seconds / max(cost, 1e-6))), max(plan.pairs, plan.most_pairs))
+
+
 def _time_group(
     sides: Sequence[int],
     models: tuple[str | bytes, str | bytes],
-    settings: SessionSettings,
+    settings: Settings,
     work: Work,
     plan: Plan,
     share: float,
@@ -136,11 +176,13 @@ def _time_group(
     started = time.perf_counter()
     meters: dict[int, dict[str, Meter]] = {}
     for side in sides:
-        session = _load(models[side], settings, side, timings)
+        own = settings[side] if isinstance(settings, tuple) else settings
+        session = _load(models[side], own, side, timings)
         run = runner(session, work.feeds)
         timings.firsts[side].append(_once(run))
         meters[side] = _meters(session, run, work, share / 4)
         session = run = None  # type: ignore[assignment]  # only the meters hold it
+    timings.readying[-1] += time.perf_counter() - started
     kinds = list(meters[sides[0]])
     for number, kind in enumerate(kinds):
         left = max(0.0, share - (time.perf_counter() - started))
@@ -197,6 +239,8 @@ def runner(session: Session, feeds: Mapping[str, Data]) -> Callable[[], Any]:
             values = {name: to_ort_value(value, ort) for name, value in ready.items()}
             return lambda: raw.run_with_ort_values(names, values)
         return lambda: raw.run(names, ready)
+    if is_recorded(raw):
+        return Recording(raw, ready).replay
     binding = raw.io_binding()
     kept = []
     for name, value in ready.items():

@@ -18,6 +18,8 @@ from graphopt.runtime.values import Data
 FACTOR = 3.0
 # No tolerance goes above this share of the largest value that the output takes over all feeds.
 CEILINGS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1, "complex64": 1e-4, "complex128": 1e-9}
+# TF32 keeps as many bits of a number as float16 does.
+_TF32_CEILING = CEILINGS["float16"]
 _COARSE_CEILING = 0.5  # float8 and float4
 # From so many elements on, the root mean square is steady enough to be held to the floor's as well (1.2 at most there).
 _MANY = 64
@@ -48,6 +50,9 @@ class Floor:
     Attributes:
         optimizer: Feed label -> the original with the runtime's optimizer on against off.
         ulp: Feed label -> the original under a one-ulp change of its float inputs.
+        sessions: Feed label -> the original against itself in another session of the same set-up.
+        tf32: Feed label -> the original as users run it, with TF32 on against off; counts in the final run only.
+        least: What is known of the noise from other feeds, where those at hand move little.
         largest: Largest value over all feeds.
         quantized: The model rounds to few steps inside, so that noise comes in whole steps.
         coarsest: A coarser float dtype than that of the output that the model computes with, if any.
@@ -55,20 +60,31 @@ class Floor:
 
     optimizer: dict[str, Noise] = field(default_factory=dict)
     ulp: dict[str, Noise] = field(default_factory=dict)
+    sessions: dict[str, Noise] = field(default_factory=dict)
+    tf32: dict[str, Noise] = field(default_factory=dict)
+    least: Noise = Noise()
     largest: float = 0.0
     quantized: bool = False
     coarsest: str = ""
 
-    def at(self, label: str) -> Noise:
-        """The noise at a feed: what was measured there, or what is usual for this output if that is more."""
-        return _at(self.optimizer, label) | _at(self.ulp, label)
+    def at(self, label: str, users: bool = False) -> Noise:
+        """The noise at a feed: what was measured there, or what is usual for this output if that is more.
 
-    def tolerance(self, difference: Difference, label: str) -> float:
+        Args:
+            label: The feed.
+            users: In the final run, where TF32 counts too.
+        """
+        found = self.least | _at(self.optimizer, label) | _at(self.ulp, label) | _at(self.sessions, label)
+        return found | _at(self.tf32, label) if users else found
+
+    def tolerance(self, difference: Difference, label: str, users: bool = False) -> float:
         """What an error of this output may be at a feed, as a share of its scale there."""
-        floor = max(self.at(label).most, difference.epsilon)
+        floor = max(self.at(label, users).most, difference.epsilon)
         if self.quantized:
             return FACTOR * floor
         ceiling = self.ceiling(difference)
+        if users and self.at(label, users).most > self.at(label).most:
+            ceiling = max(ceiling, _TF32_CEILING)
         return min(FACTOR * floor, ceiling)
 
     def ceiling(self, difference: Difference) -> float:
@@ -78,18 +94,18 @@ class Floor:
             ceiling *= max(1.0, self.largest / difference.scale)
         return ceiling
 
-    def accepts(self, difference: Difference, label: str) -> bool:
+    def accepts(self, difference: Difference, label: str, users: bool = False) -> bool:
         """True where a difference is no more than noise: neither its largest element nor all of them together."""
-        if difference.error > self.tolerance(difference, label):
+        if difference.error > self.tolerance(difference, label, users):
             return False
-        return difference.elements < _MANY or difference.rms <= self.rms_tolerance(difference, label)
+        return difference.elements < _MANY or difference.rms <= self.rms_tolerance(difference, label, users)
 
-    def rms_tolerance(self, difference: Difference, label: str) -> float:
+    def rms_tolerance(self, difference: Difference, label: str, users: bool = False) -> float:
         """What the root mean square of the differences may be.
 
         One rounding of the largest numbers alone makes `epsilon / sqrt(12)`: its error is evenly spread over a step.
         """
-        return _RMS_FACTOR * max(self.at(label).rms, difference.epsilon / math.sqrt(12))
+        return _RMS_FACTOR * max(self.at(label, users).rms, difference.epsilon / math.sqrt(12))
 
 
 def _at(measured: Mapping[str, Noise], label: str) -> Noise:

@@ -1,34 +1,39 @@
-"""Equal, different or not verified: the written model against the original, on the runtime that will run it."""
+"""Equal, different or not verified: the written model against the original, on the runtimes that will run it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from graphopt.errors import ExecutionError, KernelMissingError, WorkerMemoryError, WorkerTimeoutError
-from graphopt.records import FeedRecord, Verification
-from graphopt.runtime.compare import compare
-from graphopt.runtime.evidence import Evidence, Outputs, RewrittenFailedError
-from graphopt.runtime.excuses import find_excuses
-from graphopt.runtime.feeds import FeedOptions, FeedSet
-from graphopt.runtime.opaque import OpaqueChangedError, cut_out
+from graphopt.errors import ExecutionError, UsageError
+from graphopt.records import Verification
+from graphopt.runtime.adversarial import adversarial_feeds
+from graphopt.runtime.against import OtherRuntime
+from graphopt.runtime.evidence import Evidence
+from graphopt.runtime.feeds import Feed, FeedOptions
+from graphopt.runtime.generated import STEPS
+from graphopt.runtime.providers import AUTO, options_of, provider_names, require_options_here, short_name
 from graphopt.runtime.remote import provider_here, version_here
-from graphopt.runtime.session import CPU, CUDA, JUDGE, SessionInfo
-from graphopt.runtime.sources import ModelSource, open_source
-from graphopt.runtime.tally import OutputTally, Yardstick
+from graphopt.runtime.session import CPU
+from graphopt.runtime.sources import open_source
+from graphopt.runtime.tally import Yardstick
+from graphopt.runtime.trial import Trial
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker, shared_worker
 
 _RUN_SECONDS = 300.0
+_SEVERITY = ("equal", "not verified", "different")
 
 
 def verify(
     original: Any,
-    rewritten: Any,
+    rewritten: Any = None,
     *,
-    provider: str = "auto",
+    provider: str | Sequence[str] = "auto",
+    provider_options: Mapping[str, str] | None = None,
     level: str = "default",
     feeds: Sequence[Mapping[str, Data]] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -43,14 +48,21 @@ def verify(
     custom_ops: Sequence[str] = (),
     timeout: float | None = None,
     memory_limit: int | None = None,
+    decode: int = STEPS,
+    adversarial: bool = False,
+    against: str | None = None,
     worker: Worker | None = None,
 ) -> Verification:
     """Compare a rewritten model with its original by running both.
 
     Args:
         original: A path, bytes, ModelProto or Graph.
-        rewritten: The same for the other side; pass the written file, not what it was written from.
-        provider: "auto", "cpu", "cuda" or a name of the runtime's.
+        rewritten: The same for the other side; pass the written file, not what it was written from. With `against` it
+            may be left out: then the original runs on both sides.
+        provider: "auto" (CUDA where it really starts, else the CPU), "cpu", "cuda" or a name of the runtime's; several
+            as a sequence, or with commas between.
+        provider_options: Options of the provider, such as `use_tf32`, for the run as users run it; with several
+            providers `cuda:use_tf32`. The class check takes only those that name a part of its own set-up.
         level: "exact" asks for the same bits on the CPU; other levels for less than the measured noise.
         feeds: Inputs to use instead of made ones.
         dims: Name of a symbolic dim -> size.
@@ -65,14 +77,24 @@ def verify(
         custom_ops: Libraries of custom operators.
         timeout: Seconds that one load or run may take.
         memory_limit: Bytes that the runtime's process may take.
+        decode: Tokens to generate with models that are decoders by their past and present, each side fed with its own
+            caches; 0 leaves it out.
+        adversarial: Compare on NaN, infinities, ends of ranges, ties and the like, too.
+        against: A command with {model}, {inputs} and {outputs} that runs the rewritten model elsewhere: it reads the
+            inputs from one `.npz` and writes the outputs to another.
         worker: The process to run in; by default the one that all calls share.
 
     Returns:
-        The verdict. Failures of the runtime are verdicts, not exceptions.
+        The verdict, of several providers the worst with one part for each. Failures of the runtime are verdicts, not
+        exceptions.
 
     Raises:
+        UsageError: The runtime has no such provider, or the provider no such option; the command of `against` cannot
+            be read.
         FeedError: An option names something that the model does not have, or the user's data does not fit.
     """
+    if rewritten is None and against is None:
+        raise UsageError("there is nothing to compare with: give a second model, or --against with a command")
     started = time.monotonic()
     options = FeedOptions(
         dict(dims or {}),
@@ -82,276 +104,134 @@ def verify(
         runs,
         override_defaults,
     )
+    seconds = timeout or _RUN_SECONDS
+    other = None if against is None else OtherRuntime(against, seconds)
+    yardstick = Yardstick(level == "exact" and rtol is None and atol is None, rtol, atol)
     own = Worker(memory_limit=memory_limit) if worker is None and memory_limit is not None else None
     process = worker or own or shared_worker()
     try:
-        with open_source(original, "the original") as first, open_source(rewritten, "the rewritten model") as second:
-            evidence = Evidence(first, second, process, options, tuple(custom_ops), timeout or _RUN_SECONDS)
-            yardstick = Yardstick(level == "exact" and rtol is None and atol is None, rtol, atol)
-            job = _Verification(evidence, provider, level, feeds, data, yardstick)
-            return job.run(started)
+        places = _places(process, provider, provider_options or {}, level)
+        with (
+            open_source(original, "the original") as first,
+            open_source(original if rewritten is None else rewritten, "the rewritten model") as second,
+        ):
+
+            def trial(place: _Place) -> Trial:
+                evidence = Evidence(first, second, process, options, tuple(custom_ops), seconds)
+                evidence.provider, evidence.provider_options = place.provider, place.options
+                return Trial(evidence, level, yardstick, decode, other)
+
+            parts: list[Verification] = []
+            ready: list[Feed] | None = None
+            for place in places:
+                if place.problem:
+                    parts.append(Verification("not verified", place.problem, level, provider_asked=place.asked))
+                    continue
+                job = trial(place)
+                job.notes.extend(place.notes)
+                part = job.run(feeds, data, ready)
+                ready = ready or [feed for feed, _ in job.evidence.found.working] or None
+                if adversarial and part.equal:
+                    part = _adversarially(part, job, trial(place))
+                parts.append(replace(part, provider_asked=place.asked, runtime=place.version))
     finally:
         if own is not None:
             own.close()
+    whole = parts[0] if len(parts) == 1 else _together(parts)
+    return replace(whole, seconds=time.monotonic() - started)
 
 
-class _Verification:
-    """One verification on its way; the first step that settles the matter ends it."""
+@dataclass(slots=True)
+class _Place:
+    """Where one part of a verification runs.
 
-    def __init__(
-        self,
-        evidence: Evidence,
-        provider: str,
-        level: str,
-        feeds: Sequence[Mapping[str, Data]] | None,
-        data: str | Path | None,
-        yardstick: Yardstick,
-    ) -> None:
-        self.evidence = evidence
-        self.asked = provider
-        self.level = level
-        self.given = feeds
-        self.data = data
-        self.yardstick = yardstick
-        self.provider = ""
-        self.version = ""
-        self.opaque_nodes = 0
+    Attributes:
+        asked: What the user called it.
+        provider: Full name of the provider that will run.
+        version: Of the runtime.
+        problem: Why it does not run here; empty where it does.
+        options: The user's options of the provider.
+        notes: Sentences for the record.
+    """
 
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the record."""
-        return self.evidence.notes
+    asked: str
+    provider: str
+    version: str = ""
+    problem: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    @property
-    def tallies(self) -> dict[str, OutputTally]:
-        """What was seen, output by output."""
-        return self.evidence.tallies
 
-    def run(self, started: float) -> Verification:
-        """All steps."""
-        verdict, reason = self._decide()
-        return Verification(
-            verdict=verdict,
-            reason=reason,
-            level=self.level,
-            provider=self.provider,
-            provider_asked=self.asked,
-            runtime=self.version,
-            feeds=_feed_records(self.evidence.found),
-            outputs=tuple(tally.record(self.yardstick) for tally in self.tallies.values()),
-            rtol=self.yardstick.rtol,
-            atol=self.yardstick.atol,
-            opaque_nodes=self.opaque_nodes,
-            notes=tuple(self.notes),
-            seconds=time.monotonic() - started,
-        )
+def _places(process: Worker, provider: str | Sequence[str], given: Mapping[str, str], level: str) -> list[_Place]:
+    """The providers to run on, each once.
 
-    # --- steps ----------------------------------------------------------------------------------------------------
-
-    def _decide(self) -> tuple[str, str]:
-        evidence = self.evidence
+    Raises:
+        UsageError: There is no such provider, or it refuses an option.
+    """
+    asked = provider_names(provider)
+    note = ""
+    if level == "exact":
+        if any(name not in (AUTO, CPU) for name in asked):
+            note = "the level exact is judged on the CPU; use --level default to compare on another provider"
+            given = {}
+        asked = (AUTO,) if AUTO in asked else (CPU,)
+    found: dict[str, _Place] = {}
+    for name in asked:
+        place = _Place(short_name(name), name)
         try:
-            self.version = evidence.worker.call(version_here)
-            self.provider = CPU if self.level == "exact" else evidence.worker.call(provider_here, self.asked)
+            place.version = process.call(version_here)
+            place.provider = CPU if level == "exact" else process.call(provider_here, name)
         except ExecutionError as error:
-            return "not verified", str(error)
-        evidence.provider = self.provider
-        if self.level == "exact" and self.asked.lower() not in ("auto", "cpu"):
-            self.notes.append(
-                "the level exact is judged on the CPU; use --level default to compare on another provider"
-            )
-        try:
-            evidence.run_original(self.given, self.data)
-        except ExecutionError as error:
-            settled = self._around_opaque_nodes(error)
-            if settled is not None:
-                return settled
-        if self.provider == CUDA:
-            self.notes.append("compared with TF32 off; the runtime has it on, which is a thousand times coarser")
-        if evidence.info.provider != self.provider:
-            ran, self.provider = evidence.info.provider, ""
-            return "not verified", f"{evidence.provider} was asked for and {ran} ran; see graphopt doctor"
-        if not evidence.found.working:
-            return "not verified", evidence.found.advice
-        return self._rewritten_as_judged()
-
-    def _around_opaque_nodes(self, error: ExecutionError) -> tuple[str, str] | None:
-        """Cut out what the runtime does not know, and run the original again; a verdict where that does not help."""
-        evidence = self.evidence
-        unknown = "not verified", f"the original cannot be run ({error.reason}): {error}"
-
-        def loads(source: ModelSource) -> None:
-            with evidence.session(source, JUDGE) as session:
-                evidence.info = session.info
-
-        try:
-            cut = cut_out(evidence.original, evidence.rewritten, error, loads)
-            if cut is None:
-                return unknown
-            evidence.original, evidence.rewritten, nodes = cut
-            evidence.run_original(self.given, self.data)
-        except OpaqueChangedError as changed:
-            return "not verified", str(changed)
-        except ExecutionError:
-            return unknown
-        self.opaque_nodes = len(nodes)
-        return None
-
-    def _rewritten_as_judged(self) -> tuple[str, str]:
-        """The rewritten model with the runtime's optimizer off, against the original in the same way."""
-        evidence = self.evidence
-        try:
-            with evidence.session(evidence.rewritten, JUDGE) as session:
-                mismatch = _signature(evidence.info, session.info)
-                if mismatch:
-                    return "different", mismatch
-                results = evidence.strictly(session)
-        except RewrittenFailedError as failure:
-            return _failure(failure.cause, str(failure))
-        except KernelMissingError as error:
-            return (
-                "not verified",
-                f"{self.provider} has no kernel for the rewritten model: {error}; verify it where it is to run",
-            )
-        except ExecutionError as error:
-            return _failure(error, f"the original runs and the rewritten model does not ({error.reason}): {error}")
-        for tally in self.tallies.values():
-            for (feed, reference), result in zip(evidence.found.working, results, strict=True):
-                tally.differences[feed.label] = compare(reference[tally.name], result[tally.name])
-        if not all(item.identical for tally in self.tallies.values() for item in tally.differences.values()):
-            evidence.find_random()
-            if not (self.yardstick.exact or self.yardstick.given):
-                evidence.measure_noise()
-        verdict = self._judge(results, users=False)
-        return ("different", verdict) if verdict is not None else self._rewritten_as_users()
-
-    def _rewritten_as_users(self) -> tuple[str, str]:
-        """The rewritten model once more with default options; it must run and be within the noise."""
-        evidence = self.evidence
-        try:
-            with evidence.as_users(evidence.rewritten) as session:
-                results = evidence.as_users_run(session)
-        except RewrittenFailedError as failure:
-            return self._fails_as_users(failure.cause, str(failure))
-        except ExecutionError as error:
-            sentence = f"the rewritten model does not load with default options ({error.reason}): {error}"
-            return self._fails_as_users(error, sentence)
-        for feed, why in evidence.found.unoptimized:
-            self.notes.append(
-                f"at {feed.label} the runtime's own optimizations of the rewritten model fail, and without them it is "
-                f"equal ({why}); feed it nothing empty, or switch them off"
-            )
-        for tally in self.tallies.values():
-            for (feed, reference), result in zip(evidence.found.working, results, strict=True):
-                tally.users[feed.label] = compare(reference[tally.name], result[tally.name])
-        if all(item.identical for tally in self.tallies.values() for item in tally.users.values()):
-            return self._equal()
-        evidence.find_random()
-        evidence.measure_noise()
-        self._compare_optimized(results)
-        verdict = self._judge(results, users=True)
-        return ("different", verdict) if verdict is not None else self._equal()
-
-    def _compare_optimized(self, results: Sequence[Outputs]) -> None:
-        """Optimized against optimized, where that is closer than optimized against not."""
-        evidence = self.evidence
-        with evidence.as_users(evidence.original) as session:
-            optimized = evidence.leniently(session)
-        for (feed, _), left, right in zip(evidence.found.working, optimized, results, strict=True):
-            if left is None:
-                continue
-            for tally in self.tallies.values():
-                other, known = compare(left[tally.name], right[tally.name]), tally.users[feed.label]
-                if other.identical or (other.error, other.mismatched) < (known.error, known.mismatched):
-                    tally.users[feed.label] = other
-
-    def _fails_as_users(self, error: ExecutionError, sentence: str) -> tuple[str, str]:
-        """The rewritten model fails with default options: a fault of ours only if the original does not."""
-        evidence = self.evidence
-        try:
-            with evidence.as_users(evidence.original) as session:
-                evidence.strictly(session)
-        except (ExecutionError, RewrittenFailedError):
-            self.notes.append("neither model runs with the runtime's default options; its optimizer was off")
-            return self._equal()
-        return _failure(error, sentence)
-
-    # --- verdicts -------------------------------------------------------------------------------------------------
-
-    def _judge(self, results: Sequence[Outputs], users: bool) -> str | None:
-        """The sentence on the first output that is off; None where all are within."""
-        yardstick = self.yardstick
-        excusable = not yardstick.given and (users or not yardstick.exact)
-        if excusable and any(tally.faults(yardstick, users) for tally in self.tallies.values()):
-            find_excuses(self.evidence, yardstick, results, users)
-        for tally in self.tallies.values():
-            for label in tally.faults(yardstick, users):
-                difference = (tally.users if users else tally.differences)[label]
-                how = ", run with default options," if users else ""
-                far = tally.how_far(difference, label, yardstick, users)
-                return f"output {tally.name!r}{how} differs at {label}: {far}"
-        return None
-
-    def _equal(self) -> tuple[str, str]:
-        compared = [tally for tally in self.tallies.values() if not tally.is_random]
-        random = [tally.name for tally in self.tallies.values() if tally.is_random]
-        stale = [tally.name for tally in compared if tally.random]
-        if stale:
-            self.notes.append(f"the original does not repeat itself at some feeds, left out there: {', '.join(stale)}")
-        if random:
-            self.notes.append(f"random in the original and not compared: {', '.join(random)}")
-        if not compared and self.tallies:
-            return "not verified", "every output is random in the original; set seeds in the model to compare it"
-        how = "within the measured noise"
-        if all(item.identical for tally in compared for item in tally.differences.values()):
-            how = "the same bits"
-        elif self.yardstick.given:
-            how = f"within {self.yardstick}"
-        count = len(self.evidence.found.working)
-        if self.opaque_nodes:
-            how = f"{how} around {self.opaque_nodes} opaque {'node' if self.opaque_nodes == 1 else 'nodes'}"
-        return "equal", f"{how} on {self.provider} in {count} {'feed' if count == 1 else 'feeds'}"
+            place.problem = str(error)
+        if name == AUTO and place.provider == CPU and level != "exact":
+            place.notes.append("CUDA does not start here, so this ran on the CPU; graphopt doctor says why")
+        if note:
+            place.notes.append(note)
+        found.setdefault(place.provider, place)
+    places = list(found.values())
+    sorted_options, notes = options_of(
+        given, list(found), [AUTO if place.asked == AUTO else place.provider for place in places]
+    )
+    for place in places:
+        place.options = sorted_options[place.provider]
+        if not place.problem:
+            process.call(require_options_here, place.provider, place.options)
+    places[0].notes += notes
+    return places
 
 
-def _failure(error: ExecutionError, sentence: str) -> tuple[str, str]:
-    """A rewritten model that wants time or memory is not proved different."""
-    if isinstance(error, WorkerMemoryError | WorkerTimeoutError):
-        return "not verified", sentence
-    return "different", sentence
+def _adversarially(part: Verification, job: Trial, again: Trial) -> Verification:
+    """The verdict on ordinary feeds, and that on adversarial ones made from the first of them."""
+    base = next((feed for feed, _ in job.evidence.found.working if not feed.is_empty), None)
+    made = [] if base is None else list(adversarial_feeds(job.evidence.maker(), base))
+    if not made:
+        note = "there are no adversarial feeds: no input is a float, a mask, or an index into something"
+        return replace(part, notes=(*part.notes, note))
+    again.is_adversarial, again.decode = True, 0
+    again.usual = {name: tally.floor.at("") for name, tally in job.tallies.items()}  # zeros and ties do not move
+    found = replace(again.run(None, None, made), provider_asked=part.provider_asked)
+    if found.verdict == "different":
+        reason = f"equal on ordinary values, and different on adversarial ones only: {found.reason}"
+        return replace(part, verdict="different", reason=reason, adversarial=found)
+    if not found.equal:
+        note = f"adversarial values were not compared: {found.reason}"
+        return replace(part, notes=(*part.notes, note), adversarial=found)
+    compared = sum(feed.outcome == "compared" for feed in found.feeds)
+    reason = f"{part.reason}, and in {compared} adversarial {'one' if compared == 1 else 'ones'}"
+    return replace(part, reason=reason, adversarial=found)
 
 
-def _feed_records(found: FeedSet) -> tuple[FeedRecord, ...]:
-    worked = [FeedRecord(feed.label, feed.sizes) for feed, _ in found.working]
-    failed = [
-        FeedRecord(feed.label, feed.sizes, f"covers nothing, the original fails: {error}")
-        for feed, error in found.failing
-    ]
-    aside = [
-        FeedRecord(
-            feed.label, feed.sizes, f"compared with the runtime's optimizer off; with it on the runtime fails: {why}"
-        )
-        for feed, why in found.unoptimized
-    ]
-    return (*worked, *aside, *failed)
-
-
-def _signature(original: SessionInfo, rewritten: SessionInfo) -> str:
-    """What sets two signatures apart: names, order, dtypes, ranks; empty where nothing does."""
-    for what, left, right in (
-        ("inputs", original.inputs, rewritten.inputs),
-        ("outputs", original.outputs, rewritten.outputs),
-    ):
-        if what == "inputs":  # an initializer that could be fed and now cannot is a contract lost; so is its order
-            left_names, right_names = [port.name for port in left], [port.name for port in right]
-        else:
-            left_names, right_names = [port.name for port in left], [port.name for port in right]
-        if left_names != right_names:
-            return (
-                f"the {what} are {', '.join(right_names) or 'none'}; the original has {', '.join(left_names) or 'none'}"
-            )
-        for one, other in zip(left, right, strict=True):
-            if one.type != other.type:
-                return f"{what[:-1]} {one.name!r} is {other.type}; the original has {one.type}"
-            if one.overridable != other.overridable:
-                return f"input {one.name!r} {'no longer has' if one.overridable else 'now has'} a default"
-    return ""
+def _together(parts: Sequence[Verification]) -> Verification:
+    """Several parts as one: the worst verdict, its reason and its evidence."""
+    worst = max(parts, key=lambda part: _SEVERITY.index(part.verdict))
+    reason = f"on {worst.provider_asked}: {worst.reason}"
+    if worst.equal:
+        reason = "; ".join(f"on {part.provider_asked}: {part.reason}" for part in parts)
+    return replace(
+        worst,
+        reason=reason,
+        provider=", ".join(part.provider for part in parts if part.provider),
+        provider_asked=", ".join(part.provider_asked for part in parts),
+        notes=tuple(dict.fromkeys(f"on {part.provider_asked}: {note}" for part in parts for note in part.notes)),
+        parts=tuple(parts),
+    )

@@ -34,7 +34,7 @@ class Worker:
         """Nothing is started yet.
 
         Args:
-            memory_limit: Resident bytes the process may take; by default most of what the machine has free.
+            memory_limit: Bytes the process may take, files it maps not counted; by default most of what is free.
             timeout: Seconds a call may take where the call does not say.
         """
         self._memory_limit = memory_limit
@@ -132,7 +132,7 @@ class Worker:
             if deadline is not None and time.monotonic() > deadline:
                 self._end()
                 raise WorkerTimeoutError(f"no answer within {timeout:g} s; allow more time or use smaller inputs")
-            used = resident_bytes(process.pid)
+            used = own_bytes(process.pid)
             if ceiling is not None and used is not None and used > ceiling:
                 self._end()
                 sizes = f"the run took {used / 1e9:.1f} GB and {ceiling / 1e9:.1f} GB are allowed"
@@ -188,11 +188,15 @@ def _pump(stream: Any, replies: queue.SimpleQueue[Any]) -> None:
             return
 
 
-def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process, None where the system does not tell."""
+def own_bytes(pid: int) -> int | None:
+    """Resident memory of a process but for the files it maps, None where the system does not tell.
+
+    The runtime maps external data, and the system drops such pages when it needs the room.
+    """
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            _, resident, shared = map(int, file.read().split()[:3])
+            return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
 
@@ -202,7 +206,7 @@ def _default_ceiling(pid: int) -> int | None:
         with open("/proc/meminfo", "rb") as file:
             for line in file:
                 if line.startswith(b"MemAvailable:"):
-                    return int(int(line.split()[1]) * 1024 * _MEMORY_SHARE) + (resident_bytes(pid) or 0)
+                    return int(int(line.split()[1]) * 1024 * _MEMORY_SHARE) + (own_bytes(pid) or 0)
     except (OSError, ValueError):
         pass
     return None

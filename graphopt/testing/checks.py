@@ -9,12 +9,13 @@ from onnx import ModelProto, checker
 
 from graphopt import schema
 from graphopt.analysis.inference import Inference
-from graphopt.errors import ExecutionError, GraphoptError
+from graphopt.errors import ExecutionError, GraphoptError, ProviderMissingError
 from graphopt.ir import Graph
 from graphopt.onnxio import load, parse_text, to_proto
 from graphopt.pipeline import Context, MetaOptimizer, Options, Pass, Registry, Selection
 from graphopt.pipeline.passes import Item
 from graphopt.rewrite import NumericClass, Rule
+from graphopt.targets import target_named
 from graphopt.testing.feeds import feeds_of
 from graphopt.testing.structure import same_structure
 from graphopt.testing.variants import variants
@@ -22,16 +23,27 @@ from graphopt.testing.variants import variants
 _NEWEST_TESTED = 21
 """Examples are read at this opset unless the rule's range ends before or begins after it."""
 _SIZES = (2, 1, 0, 3)
+EXAMPLE = "the example"
+"""The name of the test of the plain example."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """How one generated test ended; `fired` says whether the rule did."""
+    """How one generated test ended.
+
+    Attributes:
+        name: What was tested.
+        ok: Nothing was found wrong.
+        reason: What was found wrong.
+        fired: The rule fired.
+        not_judged: Why the numbers of the result were compared with nothing; empty where they were, or need not be.
+    """
 
     name: str
     ok: bool
     reason: str = ""
     fired: bool = False
+    not_judged: str = ""
 
 
 def opset_of(item: Item) -> int:
@@ -75,12 +87,10 @@ def apply(owner: Pass, item: Item, model: ModelProto, *, level: str = "fast-math
     """
     alone = Pass(owner.name, owner.summary, (item,), owner.module, targets=owner.targets)
     graph = load(model)
-    options = Options(
-        **{"level": level, "target": owner.targets[0] if owner.targets else "portable"} | item.examples.options
-    )
-    report = MetaOptimizer(Registry([alone]), Selection(strict=True)).run(
-        graph.model, Context(Inference(graph.model), options, _evaluator(graph))
-    )
+    asked = {"level": level, "target": owner.targets[0] if owner.targets else "portable"} | item.examples.options
+    aggressive = (owner.name,) if asked.pop("aggressive", False) else ()
+    context = Context(Inference(graph.model), Options(**asked), _evaluator(graph))
+    report = MetaOptimizer(Registry([alone]), Selection(strict=True, aggressive=aggressive)).run(graph.model, context)
     return graph, len(report.rewrites)
 
 
@@ -91,7 +101,7 @@ def _evaluator(graph: Graph):  # type: ignore[no-untyped-def]  # the runtime is 
 
 
 def _check_plain(owner: Pass, item: Item) -> CheckReport:
-    name = "the example"
+    name, not_judged = EXAMPLE, ""
     try:
         before = example_model(item, item.examples.before)
         checker.check_model(before, full_check=True)
@@ -102,15 +112,16 @@ def _check_plain(owner: Pass, item: Item) -> CheckReport:
         if not same_structure(load(to_proto(graph)), after):  # as written, with the Identity ONNX may demand
             return CheckReport(name, False, f"the result is not `after` but:\n{_text(graph)}", True)
         if item.numeric is not NumericClass.DOMAIN:
-            verdict = _judged(item, before, to_proto(graph), {})
-            if verdict:
-                return CheckReport(name, False, verdict, True)
+            verdict = _judged(owner, item, before, to_proto(graph), {})
+            if verdict.wrong:
+                return CheckReport(name, False, verdict.wrong, True)
+            not_judged = verdict.not_judged
         _, again = apply(owner, item, to_proto(graph))
     except GraphoptError as error:
         return CheckReport(name, False, str(error))
     if again:
         return CheckReport(name, False, "running it on its own result changes that again", True)
-    return CheckReport(name, True, fired=True)
+    return CheckReport(name, True, fired=True, not_judged=not_judged)
 
 
 def _check_summary(item: Item) -> CheckReport:
@@ -140,16 +151,37 @@ def check_variant(owner: Pass, item: Item, name: str, model: ModelProto) -> Chec
     except GraphoptError as error:
         return CheckReport(name, False, str(error))
     try:
-        checker.check_model(result, full_check=False)
+        checker.check_model(_as_checked(owner, result), full_check=False)
     except checker.ValidationError as error:
         return CheckReport(name, False, f"the result is not valid: {error}\n{_text(graph)}", fired > 0)
     is_symbolic = name.startswith("symbolic dims")
+    not_judged = ""
     for size in _SIZES if is_symbolic else (2,):
         sizes = _free_dims(model, size)
-        verdict = _judged(item, model, result, sizes)
-        if verdict:
-            return CheckReport(name, False, f"{verdict} (free dims {size})\n{_text(graph)}", fired > 0)
-    return CheckReport(name, True, fired=fired > 0)
+        verdict = _judged(owner, item, model, result, sizes)
+        if verdict.wrong:
+            return CheckReport(name, False, f"{verdict.wrong} (free dims {size})\n{_text(graph)}", fired > 0)
+        not_judged = not_judged or verdict.not_judged
+    return CheckReport(name, True, fired=fired > 0, not_judged=not_judged if fired else "")
+
+
+def _as_checked(owner: Pass, model: ModelProto) -> ModelProto:
+    """The model as ONNX's checker can read it: without what only the runtime has in the standard domain."""
+    if not owner.targets:
+        return model
+    kernels = target_named(owner.targets[0]).kernels
+    opset = next((item.version for item in model.opset_import if item.domain == ""), 0)
+    graph = load(model)
+    for scope in graph.model.graphs():
+        for node in scope.nodes():
+            is_strange = node.domain == "" and schema.operator("", node.op_type, opset) is None
+            if is_strange and f"::{node.op_type}" in kernels:
+                for value in node.results:
+                    stand_in = scope.make_node("Identity", [node.operands[0]])
+                    scope.insert(stand_in)
+                    scope.replace_uses(value, stand_in.results[0])
+                scope.erase(node)
+    return to_proto(graph)
 
 
 def _free_dims(model: ModelProto, size: int) -> dict[str, int]:
@@ -161,10 +193,19 @@ def _free_dims(model: ModelProto, size: int) -> dict[str, int]:
     }
 
 
-def _judged(item: Item, before: ModelProto, after: ModelProto, sizes: dict[str, int]) -> str:
-    """What is wrong with the result, empty if nothing is."""
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What is wrong with a result, or why nobody knows; both empty if it is right."""
+
+    wrong: str = ""
+    not_judged: str = ""
+
+
+def _judged(owner: Pass, item: Item, before: ModelProto, after: ModelProto, sizes: dict[str, int]) -> _Verdict:
+    """Compare a result with its original on the provider that the pass is for."""
     from graphopt.runtime import judge
 
+    provider = _provider(owner)
     try:
         verdict = judge(
             before.SerializeToString(),
@@ -172,10 +213,20 @@ def _judged(item: Item, before: ModelProto, after: ModelProto, sizes: dict[str, 
             item.numeric.value,
             feeds_of(before, sizes, item.examples.largest),
             ulp=item.ulp,
+            provider=provider,
         )
-    except ExecutionError:
-        return ""  # the runtime has no kernel for the original: there is no truth to compare with
-    return "" if verdict.ok else verdict.reason
+    except ProviderMissingError:
+        return _Verdict(not_judged=f"its operators are those of {provider}, which does not start here")
+    except ExecutionError as error:
+        return _Verdict(not_judged=f"the original does not load: {error}")
+    return _Verdict("" if verdict.ok else verdict.reason)
+
+
+def _provider(owner: Pass) -> str:
+    """Where the operators of a pass are found: on the CPU unless it is for other targets only."""
+    providers = [target.removeprefix("ort-") for target in owner.targets if target.startswith("ort-")]
+    runs_elsewhere_only = len(providers) == len(owner.targets) > 0 and "cpu" not in providers
+    return providers[0] if runs_elsewhere_only else "cpu"
 
 
 def _text(graph: Graph) -> str:

@@ -162,3 +162,18 @@ def test_the_cut_grows_until_the_rule_fires_in_it(tmp_path: Path) -> None:
     assert (found.rule, found.erased) == ("shy/wrong", ("second3",))
     assert 1 < found.reproducer_nodes < 20
     assert {"Tanh", "Softplus"} <= {node.op_type for node in onnx.load(tmp_path / "cut" / "before.onnx").graph.node}
+
+
+def test_a_search_that_runs_out_of_time_names_the_suspects(tmp_path: Path, planted: Path) -> None:
+    model = chain(tmp_path / "chain.onnx", 6, 4)
+    found = bisect(model, optimize={"load_files": [planted]}, folder=tmp_path / "cut", max_time=0.0)
+    assert not found.found
+    assert "the time was up" in found.reason
+    assert "planted/wrong" in found.suspects
+    assert not (tmp_path / "cut").exists()
+
+
+def test_the_search_keeps_to_the_rewrites_that_were_made(tmp_path: Path, planted: Path) -> None:
+    model = chain(tmp_path / "chain.onnx", 6, 4)
+    found = bisect(model, optimize={"load_files": [planted], "stop_after": 1})
+    assert found.rewrites == 1

@@ -53,8 +53,8 @@ def test_values_as_toml_spells_them(tmp_path: Path, line: str, parameter: str, v
 def test_options_of_every_command_that_has_them(tmp_path: Path) -> None:
     found = read(tmp_path, '[tool.graphopt]\nprovider = "cpu"\n[tool.graphopt.bench]\nprovider = "cuda"\n')
     assert found == {
-        "optimize": {"provider": "cpu"},
-        "verify": {"provider": "cpu"},
+        "optimize": {"provider": ["cpu"]},
+        "verify": {"provider": ["cpu"]},
         "bench": {"provider": "cuda"},
         **{name: {"provider": "cpu"} for name in found if name not in ("optimize", "verify", "bench")},
     }

@@ -137,9 +137,9 @@ def test_doctor(run: Run) -> None:
 def test_version_and_help(run: Run) -> None:
     assert run("--version").out.startswith("graphopt ")
     helped = run("--help")
-    commands = "optimize verify bench extract explain bisect passes show diff doctor"
+    commands = "optimize verify bench tune extract explain bisect passes show diff doctor"
     assert all(name in helped.out for name in commands.split())
-    assert "tune" not in helped.out
+    assert "report" not in helped.out
     assert run("optmize").code == 2
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from onnx import numpy_helper
 from runtime_models import shared_folder, text_model
 
+from graphopt import optimize
 from graphopt.runtime import benchmark
 from graphopt.runtime.decoding import cache_pairs, plan_generation
 from graphopt.runtime.feeds import FeedMaker, FeedOptions
@@ -128,3 +130,39 @@ def test_shared_decoders(name: str) -> None:
         pytest.skip("the shared models are not here")
     result = benchmark(path, path, threads=1, max_time=2.0, memory=False, placement=False)
     assert [item.name for item in result.comparisons] == ["decode"], result.notes
+
+
+SHARED = (
+    ("gpt2_megatron_layer.onnx", 8),
+    ("gpt2_past_torch16.onnx", 4),
+    ("onnxruntime_testdata.zip!testdata/transform/fusion/gpt2_past_one_layer.onnx", 4),
+    ("onnxruntime_testdata.zip!testdata/dmmha_self_attn.onnx", 8),
+    ("onnxruntime_testdata.zip!testdata/dmmha_inside_mha_self_attn.onnx", 8),
+    (
+        "onnxruntime_testdata.zip!python/transformers/test_data/models/gpt2_attention_add_opt_skiplayernorm.onnx",
+        8,
+    ),
+)
+
+
+@pytest.mark.parametrize(("name", "steps"), SHARED, ids=[name.rpartition("/")[2] for name, _ in SHARED])
+def test_shared_decoders_are_verified_without_data(name: str, steps: int, tmp_path: Path) -> None:
+    archive, _, member = name.partition("!")
+    path = Path(shared_folder() or "", archive)
+    if not path.is_file():
+        pytest.skip("the shared models are not here")
+    if member:
+        path = Path(zipfile.ZipFile(path).extract(member, tmp_path))
+    result = optimize(path, verify=True)
+    found = result.verification
+    assert found is not None
+    assert found.verdict == "equal", found.reason
+    assert found.generation is not None, found.notes
+    assert found.generation.steps == steps
+
+
+def test_bench_feeds_the_steps_of_a_merged_decoder_with_what_the_prefill_gave() -> None:
+    from test_generated import merged
+
+    result = benchmark(merged(), merged(), threads=1, max_time=1.0, decode=3, memory=False, placement=False)
+    assert [item.name for item in result.comparisons] == ["prefill", "decode"], result.notes

@@ -108,8 +108,12 @@ def test_intervals_hold_and_are_wider_for_few_sessions() -> None:
     ratio, low, high = ratio_interval(rounds)
     assert low < np.exp(0.1) < high
     assert verdict(low, high) == "faster"
-    few = ratio_interval(rounds[:3])
-    assert few[2] - few[1] > high - low
+    widths = []
+    for _ in range(40):
+        rounds = [rng.normal(0.1, 0.02, 60).tolist() for _ in range(12)]
+        widths.append([np.log(high / low) for _, low, high in (ratio_interval(rounds[:n]) for n in (3, 5, 12))])
+    few, some, many = np.mean(widths, axis=0)
+    assert few > 2 * some > 3 * many
     assert ratio == pytest.approx(np.exp(0.1), rel=0.02)
 
 

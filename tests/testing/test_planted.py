@@ -9,10 +9,13 @@ import pytest
 from graphopt import Builder, Context, Graph, Match, Miss, Value, attr, const, graph_pass, op, rule, var
 from graphopt.pipeline.passes import Item, Pass
 from graphopt.rewrite import NumericClass
+from graphopt.runtime.session import CPU
 from graphopt.testing import check_item
+from graphopt.testing.pytest_support import failures_of, not_judged
 
-x, w, v, c = var("x"), const("w"), const("v"), const("c")
+x, y, w, v, c = var("x"), var("y"), const("w"), const("v"), const("c")
 p, q = attr("perm"), attr("perm")
+CUDA_ONLY = ("ort-cuda",)
 
 
 def complaints(item: Item) -> list[str]:
@@ -166,6 +169,41 @@ RIGHT: list[Item] = [weight_behind_identity, one_constant_for_two, reciprocal_wi
 @pytest.mark.parametrize("item", RIGHT, ids=lambda item: item.name)
 def test_right_rules_raise_no_alarm(item: Item) -> None:
     assert complaints(item) == []
+
+
+# --- what nobody can judge here ---------------------------------------------------------------------------------------
+
+
+@rule(
+    op.Add(op.Add(x, w), y),
+    before="""(float[1,4,320] x, float[1,4,320] s) => (float[1,4,320] y) <float[320] w>
+              { a = Add(x, w)  y = Add(a, s) }""".replace("w>", f"w = {{{', '.join(['0.5'] * 320)}}}>"),
+    after="""(float[1,4,320] x, float[1,4,320] s) => (float[1,4,320] y) <float[320] w>
+             { y = com.microsoft.BiasAdd(x, w, s) }""".replace("w>", f"w = {{{', '.join(['0.5'] * 320)}}}>"),
+    numeric="R",
+)
+def for_the_other_provider(m: Match, b: Builder) -> Value | Miss:
+    """Two sums as an operator that the CPU has no kernel of."""
+    is_known = m[x].shape == m[y].shape == (1, 4, 320) and m[w].shape == (320,)
+    return b.microsoft.BiasAdd(m[x], m[w], m[y]) if is_known else b.no("other shapes")
+
+
+def test_what_another_provider_has_is_not_judged_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.runtime.session.starts", lambda provider: provider == CPU)
+    owner = Pass("planted", "For the test.", (for_the_other_provider,), types.ModuleType("planted"), targets=CUDA_ONLY)
+    reports = list(check_item(owner, for_the_other_provider))
+    assert failures_of(reports) == []
+    assert all(report.not_judged for report in reports if report.fired)
+    assert "does not start here" in not_judged(reports)
+
+
+def test_what_the_cpu_has_no_kernel_of_is_wrong_there() -> None:
+    assert any("does not load" in complaint for complaint in complaints(for_the_other_provider))
+
+
+def test_what_is_judged_leaves_nothing_open() -> None:
+    owner = Pass("planted", "For the test.", (relu_first,), types.ModuleType("planted"))
+    assert not_judged(list(check_item(owner, relu_first))) == ""
 
 
 def test_both_sides_of_a_class_are_covered() -> None:

@@ -21,7 +21,7 @@ from graphopt.analysis.shapes.common import (
 from graphopt.analysis.shapes.linear import product_shape
 from graphopt.analysis.shapes.windows import convolved, pooled
 from graphopt.ir import Dim, Node, Shape, Value
-from graphopt.ir.symbol import floordiv
+from graphopt.ir.symbol import floordiv, maximum
 from graphopt.tensors import DType
 
 _MS = "com.microsoft"
@@ -33,13 +33,31 @@ def _attribute(node: Node, name: str, default: Any = None) -> Any:
 
 
 @transfer(
-    *["BiasGelu", "FastGelu", "Gelu", "QuickGelu", "BiasSoftmax", "Inverse", "GroupNorm", "RotaryEmbedding", "Trilu"],
+    *["BiasGelu", "FastGelu", "Gelu", "QuickGelu", "BiasSoftmax", "BiasAdd", "Inverse", "GroupNorm"],
+    *["RotaryEmbedding", "Trilu"],
     domain=_MS,
 )
 def same_as_first(node: Node) -> Facts:
     """The first result has the type of the first operand."""
     value = node.operands[0]
     return (UNKNOWN if value is None else Fact(value.type),)
+
+
+@transfer("BiasSplitGelu", domain=_MS)
+def bias_split_gelu(node: Node) -> Facts:
+    """Half as wide as the first operand."""
+    shape = shape_of(node.operands[0])
+    if not shape:
+        return one(dtype_of(node.operands[0]), None)
+    return one(dtype_of(node.operands[0]), (*shape[:-1], None if shape[-1] is None else floordiv(shape[-1], 2)))
+
+
+@transfer("SkipGroupNorm", domain=_MS)
+def skip_group_norm(node: Node) -> Facts:
+    """Like the first operand, twice: the second result is the sum before normalization."""
+    value = node.operands[0]
+    whole = UNKNOWN if value is None else Fact(value.type)
+    return (whole, whole)
 
 
 @transfer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "EmbedLayerNormalization", domain=_MS)
@@ -198,7 +216,15 @@ def group_query_attention(node: Node) -> Facts:
     dtype = dtype_of(node.operand(0))
     if query is None or len(query) != 3 or node.operand(1) is None or key is None:
         return (tensor(dtype, None), tensor(dtype_of(node.operand(3)), None), tensor(dtype_of(node.operand(4)), None))
-    cached: Shape | None = None if past is None or len(past) != 4 else (past[0], past[1], None, past[3])
+    cached: Shape | None = None
+    if past is not None and len(past) == 4:
+        # A buffer that is longer than what is used of it is given back as long as it is.
+        total = node.operand(6)
+        known = total.elements if total is not None else None
+        length = known[0] if known is not None and len(known) == 1 else None
+        before = past[2]
+        longest = None if length is None or before is None else maximum(length, before)
+        cached = (past[0], past[1], longest, past[3])
     return (tensor(dtype, query), tensor(dtype_of(node.operand(3)), cached), tensor(dtype_of(node.operand(4)), cached))
 
 
