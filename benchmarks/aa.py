@@ -12,13 +12,12 @@ more than 3 % of the comparisons with itself end otherwise than with *no differe
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import versions
+from common import versions, write_json
 from onnx import TensorProto, helper, numpy_helper
 
 from graphopt.runtime import Worker, benchmark
@@ -92,7 +91,8 @@ def main() -> None:
     print(f"false alarms: {alarms} of {len(found['itself'])}; missed: {missed} of {len(found['slower by a tenth'])}")
     if arguments.json is not None:
         document = {"made_by": "benchmarks/aa.py", "versions": versions(), "false_alarms": alarms, "missed": missed}
-        arguments.json.write_text(json.dumps({**document, **found}, indent=1) + "\n")
+        rows = {name: [list(item.values()) for item in trials] for name, trials in found.items()}
+        write_json(arguments.json, {**document, "columns": list(found["itself"][0]), **rows})
     settled = sum(item["verdict"] == "no difference seen" for item in found["itself"])
     raise SystemExit(settled < SETTLED * len(found["itself"]) or missed > 0)
 

@@ -59,11 +59,12 @@ GROUP_GOALS = {"graphopt": 0.65, "graphopt-trust": 0.60}  # of the best rival, g
 TRANSFORMERS = "TorchScript, attention, dynamic dims"
 OTHERS = "others"
 PRODUCTS = ("MatMul", "Gemm", "Einsum")
+COLUMNS = ["model", "exported", TRANSFORMERS, *(f"{tool}: nodes, seconds" for tool in OWN), *RIVALS]  # of the JSON
 
 Entry = dict[str, Any]
 
 
-# ------------------------------------------------------------------------------------------------------------ tools
+# --- tools
 
 
 class Tool:
@@ -188,7 +189,7 @@ def mark(entry: Entry) -> str:
     return "" if entry["verdict"] == "equal" else "~"
 
 
-# ------------------------------------------------------------------------------------------------------------ cache
+# --- cache
 
 
 def fingerprint(path: Path) -> str:
@@ -253,7 +254,7 @@ def best_table(models: dict[str, Path], cache: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ----------------------------------------------------------------------------------------------------------- groups
+# --- groups
 
 
 def group_of(path: Path) -> str:
@@ -309,7 +310,7 @@ def reaches_product(
     return False
 
 
-# ----------------------------------------------------------------------------------------------------------- report
+# --- report
 
 
 def compare(models: dict[str, Path], cache: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -405,6 +406,32 @@ def failures(rows: list[dict[str, Any]], tools: Sequence[str], means: dict[str, 
     return found
 
 
+def written(row: dict[str, Any]) -> list[Any]:
+    """Return a row as it is kept: model, nodes exported, whether it is of the first group, then what each tool left."""
+    entries = row["own"] | row["rivals"]
+    left = [kept(entries[tool], tool in OWN) if tool in entries else None for tool in (*OWN, *RIVALS)]
+    return [row["model"].removesuffix(".onnx"), row["nodes"], row["group"] == TRANSFORMERS, *left]
+
+
+def kept(entry: Entry, timed: bool = True) -> list[Any] | int | str:
+    """Return nodes, seconds and, unless the result is right and portable, what the check said; or what went wrong.
+
+    Seconds of rivals are left out: they come from the cache, of another hour.
+
+    What the check said: the verdict, what is not as in the original (`signature`, say), why it is not called equal.
+    """
+    if entry.get("problem"):
+        return str(entry["problem"])
+    verdict = entry.get("verdict", "not checked")
+    said = [key for key in ("checker", "signature", "foreign") if entry.get(key)]
+    details = [] if verdict == "not checked" or (verdict == "equal" and not said) else [verdict, *said]
+    if verdict not in ("equal", "not checked"):
+        details.append(entry["reason"].partition("[ONNXRuntimeError]")[0][:80].rstrip(": "))
+    if not timed:
+        return [entry["nodes"], *details] if details else int(entry["nodes"])
+    return [entry["nodes"], entry["seconds"], *details]
+
+
 def compare_forms(models: dict[str, Path], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Optimize the two exporter forms of each network at one opset; print their counts side by side."""
     by_name = {path.name: path for path in models.values()}
@@ -463,7 +490,7 @@ def main() -> int:
     document: dict[str, Any] = {"schema": 1, "versions": versions("onnx", "onnxruntime", "onnxruntime-gpu")}
     wrong: list[str] = []
     if options.pairs:
-        document["forms"] = compare_forms(models, options)
+        document["forms"] = [row | {"own": [kept(e) for e in row["own"]]} for row in compare_forms(models, options)]
     else:
         cache = read_cache(options.cache)
         ask_rivals(models, cache, options)
@@ -474,7 +501,8 @@ def main() -> int:
         tools = OWN[: 2 if options.trust else 1]
         rows = compare(models, cache, options)
         means, wrong = report(rows, tools)
-        document |= {"rivals": cache["versions"], "means": means, "models": rows, "wrong": wrong}
+        document |= {"rivals": cache["versions"], "means": means, "wrong": wrong, "columns": COLUMNS}
+        document["models"] = list(map(written, rows))
         for line in wrong:
             console().print(f"  {line}", soft_wrap=True)
     if options.json:

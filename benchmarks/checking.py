@@ -41,7 +41,7 @@ MANY_NUMBERS = 2_000_000  # a model with more of them in and out is compared on 
 HALF_EPSILON = 2.0**-10
 
 
-# ------------------------------------------------------------------------------------------------------- structure
+# --- structure
 
 
 def describe_type(value: onnx.ValueInfoProto) -> str:
@@ -115,7 +115,7 @@ def short(error: BaseException, length: int = 200) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:length]}"
 
 
-# --------------------------------------------------------------------------------------------------------- running
+# --- running
 
 
 def open_session(path: Path, optimized: bool) -> Any:
@@ -156,7 +156,7 @@ def flatten(output: Any, into: list[Any]) -> None:
         into.append(np.asarray(output))
 
 
-# ------------------------------------------------------------------------------------------------------- comparing
+# --- comparing
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 MEGABYTE = 2**20
 
 
-# -------------------------------------------------------------------------------------------------------- processes
+# --- processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def quiet_environment(threads: int = 1) -> dict[str, str]:
     return {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
 
 
-# ----------------------------------------------------------------------------------------------------------- models
+# --- models
 
 
 def find_models(places: Iterable[str | Path]) -> list[Path]:
@@ -242,7 +242,7 @@ def count_file_nodes(path: Path) -> int:
     return count_model_nodes(onnx.load(path, load_external_data=False))
 
 
-# ------------------------------------------------------------------------------------------------------- reporting
+# --- reporting
 
 
 def geometric_mean(numbers: Sequence[float]) -> float:
@@ -267,18 +267,32 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write a result document; NaN becomes null."""
+    """Write a result document, one row on one line; NaN becomes null, fractions keep four digits."""
 
     def clean(value: Any) -> Any:
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
+        if isinstance(value, float):
+            return float(f"{value:.4g}") if math.isfinite(value) else None
         if isinstance(value, dict):
             return {key: clean(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [clean(item) for item in value]
         return value
 
-    path.write_text(json.dumps(clean(document), indent=1) + "\n", encoding="utf-8")
+    fields = [f"{json.dumps(key)}:{field_text(value)}" for key, value in clean(document).items()]
+    path.write_text("{\n" + ",\n".join(fields) + "\n}\n", encoding="utf-8")
+
+
+def field_text(value: Any) -> str:
+    """Return one field of a document as JSON; items that hold something themselves get a line each."""
+
+    def compact(item: Any) -> str:
+        return json.dumps(item, separators=(",", ":"), ensure_ascii=False)
+
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(map(compact, value)) + "\n]"
+    if isinstance(value, dict) and any(isinstance(item, dict | list) for item in value.values()):
+        return "{\n" + ",\n".join(f"{compact(key)}:{compact(item)}" for key, item in value.items()) + "\n}"
+    return compact(value)
 
 
 def console() -> Console:

@@ -16,7 +16,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,15 @@ class Outcome:
         if self.check["signature"]:
             return "*"
         return "" if self.check["verdict"] == "equal" else "~"
+
+
+def kept(outcome: Outcome) -> list[Any] | str:
+    """Return nodes, seconds, anonymous MB and, unless it is equal, what the check said; or what went wrong."""
+    if outcome.nodes is None or outcome.problem:
+        return outcome.problem
+    said = {key: value for key, value in outcome.check.items() if value}
+    unequal = [said] if outcome.mark else []
+    return [outcome.nodes, median(outcome.seconds), max(outcome.anonymous_mb), *unequal]
 
 
 def make_environment(folder: Path) -> Path:
@@ -266,16 +275,18 @@ def main() -> int:
     if options.json:
         # File names alone: a result is read elsewhere, where the folders of this machine mean nothing.
         results = {
-            Path(model).name: {tool: asdict(outcome) for tool, outcome in row.items()}
+            Path(model).name: {"exported": nodes[model]} | {tool: kept(outcome) for tool, outcome in row.items()}
             for model, row in outcomes.items()
         }
+        imported = {tool: [row[tool].imported_mb for row in outcomes.values() if row[tool].seconds] for tool in tools}
         document = {
             "schema": 1,
             "versions": versions("onnx", "onnxruntime", "onnxruntime-gpu"),
             "tools": options.versions,
             "repeats": options.repeats,
-            "nodes": {Path(model).name: count for model, count in nodes.items()},
+            "imported_mb": {tool: median(sizes) for tool, sizes in imported.items() if sizes},
             "totals": totals,
+            "columns": ["nodes", "seconds", "anonymous_mb"],
             "results": results,
         }
         write_json(options.json, document)

@@ -62,6 +62,7 @@ SIZES = {
 }
 EXPORT_SHARE = 0.4  # of the budget
 LEAST_TIMING, MOST_TIMING = 3.0, 20.0  # seconds of one comparison
+COUNTED = ("nodes", "copies", "problem")  # of a graph that runs
 FULL_NAMES = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
 
 
@@ -77,7 +78,7 @@ class Clock:
         return self.seconds - (time.monotonic() - self.started)
 
 
-# ----------------------------------------------------------------------------------------------------------- models
+# --- models
 
 
 def wanted_files(names: Sequence[str]) -> list[str]:
@@ -133,7 +134,7 @@ def input_shapes(model: Path, sizes: Mapping[str, int]) -> dict[str, tuple[int, 
     return shapes
 
 
-# -------------------------------------------------------------------------------------------------------- measuring
+# --- measuring
 
 
 def optimized(model: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -155,11 +156,9 @@ def timed(original: Path, rewritten: Path, shapes: Any, provider: str, seconds: 
     sides = (speed.original, speed.rewritten)
     return {
         "verdict": speed.verdict,
-        "reason": speed.reason,
         "ratio": speed.ratio,
         "low": speed.low,
         "high": speed.high,
-        "confidence": speed.confidence,
         "provider": speed.provider,
         "median_ms": [side.median_ms if side else None for side in sides],
         "load_seconds": [side.load_seconds if side else None for side in sides],
@@ -177,7 +176,8 @@ def measure(
         target, made = optimized(model, folder)
         row |= made
         with ThreadPoolExecutor(2) as pool:
-            row["before"], row["after"] = pool.map(lambda path: ask(path, options.provider), (model, target))
+            graphs = pool.map(lambda path: ask(path, options.provider), (model, target))
+            row["before"], row["after"] = ({key: side[key] for key in COUNTED if key in side} for side in graphs)
         if options.verify:
             verdict = graphopt.verify(model, target, provider=options.provider, timeout=60.0)
             row |= {"verdict": verdict.verdict, "reason": verdict.reason, "verified_on": verdict.provider}
@@ -233,7 +233,7 @@ def run(names: Sequence[str], models: Path, options: argparse.Namespace, clock: 
     return {"models": rows, "forms": forms, "not_reached": unreached, "missing": missing}
 
 
-# -------------------------------------------------------------------------------------------------------- reporting
+# --- reporting
 
 
 def sentence(row: Mapping[str, Any]) -> str:

@@ -136,7 +136,7 @@ def kernel(name: str, out: int, into: int, size: int) -> Array:
     return drawn(name, (out, into, size, size)) / np.float32(math.sqrt(into * size * size))
 
 
-# ---------------------------------------------------------------------------------------------------------------- parts
+# --- parts
 
 
 def silu(g: Graph, x: str) -> str:

@@ -184,7 +184,7 @@ def concluded(timed: Timed, own: list[list[float]], first: list[list[float]]) ->
     return timed
 
 
-# ------------------------------------------------------------------------------------------------------------ processes
+# --- processes
 
 
 def child(keys: list[str], options: argparse.Namespace) -> None:
@@ -257,6 +257,16 @@ def show(answer: dict[str, Any]) -> None:
     console().print(table(title, ["form", "ms", "ratio", "interval", "", "err", "problem"], rows))
 
 
+COLUMNS = ("name", "ms", "ratio", "low", "high", "verdict", "err", "problem")  # of a form in the JSON
+
+
+def written(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer as it is kept: a form is a row."""
+    rows = [[form[column] for column in COLUMNS[: None if form["problem"] else -1]] for form in answer["forms"]]
+    problem = {"problem": answer["problem"]} if answer["problem"] else {}
+    return {"key": answer["key"], "about": answer["about"], "forms": rows} | problem
+
+
 def main() -> int:
     """Ask, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -298,7 +308,8 @@ def main() -> int:
                 "versions": versions("onnx", "onnxruntime", "onnxruntime-gpu"),
                 "provider": provider,
                 "left_out": [key for key in keys if key not in done],
-                "questions": found,
+                "columns": list(COLUMNS),
+                "questions": list(map(written, found)),
             }
             write_json(options.json, document)
 

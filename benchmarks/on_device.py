@@ -2,9 +2,10 @@
 """Optimize, verify, time and tune models on the device at hand, and keep what came out as JSON.
 
     python benchmarks/on_device.py models/*.onnx --out benchmarks/results/NAME.json
-    python benchmarks/on_device.py --export resnet50:batch=64,bert_base:batch=4:sequence=128 --tune 120 --out FILE
+    python benchmarks/on_device.py --export resnet50:batch=64:tune=180,vit_base:batch=8 --tune 60 --out FILE
 
-`--export` makes well-known networks with PyTorch (`models/known_networks.py`) and times them at the sizes given. Every
+`--export` makes well-known networks with PyTorch (`models/known_networks.py`) and times them at the sizes given. First
+all are exported, optimized and verified, `--jobs` at a time; then they are timed and tuned one after the other. Every
 number in the file comes from this one run: versions, device and the provider that really ran stand beside it. What
 `--budget` leaves no time for is named.
 """
@@ -13,49 +14,84 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from common import write_json
+
 import graphopt
 from graphopt.errors import GraphoptError
-from graphopt.runtime import doctor
+from graphopt.runtime import Worker, doctor
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 _SIDES = ("original", "rewritten")
 
 
-def measure(model: Path, folder: Path, sizes: Mapping[str, int], options: argparse.Namespace) -> dict[str, Any]:
-    """One model's row: nodes, verdict, ratio with its interval, spread against itself, and the recipe found."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A model to measure.
+
+    Attributes:
+        name: What it is called.
+        source: The file; None for a network that is to be exported.
+        sizes: Sizes of free dims in the feeds.
+        tune: Seconds for tuning; 0 leaves it out.
+    """
+
+    name: str
+    source: Path | None
+    sizes: Mapping[str, int]
+    tune: float
+
+
+def prepared(job: Job, folder: Path, options: argparse.Namespace) -> tuple[Path, Path, dict[str, Any]]:
+    """Export, optimize and verify one model, in a worker of its own: nothing here is timed against anything."""
+    model = job.source or exported(job.name, folder)
     result = graphopt.optimize(model, target=options.target)
-    target = folder / model.name
+    target = folder / f"{job.name}.opt.onnx"
     result.save(target)
-    feeds: dict[str, Any] = {"provider": options.provider, "dims": sizes}
-    verdict = graphopt.verify(model, target, **feeds)
-    speed = graphopt.benchmark(model, target, max_time=options.max_time, **feeds)
-    itself = graphopt.benchmark(model, model, max_time=options.max_time / 2, memory=False, **feeds)
-    latency = speed.without_samples().to_json()
-    for side in _SIDES:
-        if latency[side] is not None:
-            latency[side]["label"] = side  # the folders of this machine tell nobody anything
+    with Worker() as worker:
+        verdict = graphopt.verify(model, target, provider=options.provider, dims=job.sizes, worker=worker)
     row = {
         "model": model.name,
-        "sizes": dict(sizes),
+        "sizes": dict(job.sizes),
         "nodes": [result.report.nodes_before, result.report.nodes_after],
         "optimize_seconds": round(result.report.seconds, 3),
         "verdict": verdict.verdict,
         "reason": verdict.reason,
         "provider": verdict.provider,
+        "verify_seconds": round(verdict.seconds, 1),
+    }
+    return model, target, row
+
+
+def timed(job: Job, model: Path, target: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Time one model against its original and the original against itself, and tune it, with nothing else running."""
+    feeds: dict[str, Any] = {"provider": options.provider, "dims": job.sizes}
+    speed = graphopt.benchmark(model, target, max_time=options.max_time, **feeds)
+    itself = graphopt.benchmark(model, model, max_time=options.max_time / 2, memory=False, decode=0, **feeds)
+    latency = speed.without_samples().to_json()
+    for key in ("schema", "schema_version", "reason"):
+        del latency[key]
+    for side in _SIDES:
+        if latency[side] is not None:
+            latency[side]["label"] = side  # the folders of this machine tell nobody anything
+            (latency[side]["placement"] or {}).pop("assigned", None)  # node by node: too long to keep
+    row: dict[str, Any] = {
         "latency": latency,
         "against_itself": {"verdict": itself.verdict, "ratio": itself.ratio, "low": itself.low, "high": itself.high},
     }
-    if options.tune:
-        row["tuning"] = tuned(model, feeds, options.tune)
+    if job.tune:
+        row["tuning"] = tuned(model, feeds, job.tune)
     return row
 
 
@@ -70,12 +106,23 @@ def tuned(model: Path, feeds: Mapping[str, Any], seconds: float) -> dict[str, An
     return {key: value for key, value in found.items() if key not in ("model", "path", "out")}
 
 
-def exported(text: str, folder: Path) -> tuple[Path, dict[str, int]]:
-    """Export `NAME:DIM=SIZE:…`; the file and the sizes."""
-    name, *items = text.split(":")
+def exported(name: str, folder: Path) -> Path:
+    """Export a well-known network."""
     script = CHECKOUT / "models" / "known_networks.py"
-    subprocess.run([sys.executable, str(script), str(folder), "--only", name], check=True, stdout=subprocess.DEVNULL)
-    return folder / f"{name}.ts.onnx", {key: int(size) for key, size in (item.split("=") for item in items)}
+    threads = {**os.environ, "OMP_NUM_THREADS": "3"}
+    command = [sys.executable, str(script), str(folder), "--only", name]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=threads)
+    return folder / f"{name}.ts.onnx"
+
+
+def jobs_of(options: argparse.Namespace) -> list[Job]:
+    """What the command line asks for."""
+    jobs = [Job(model.name, model, {}, options.tune) for model in options.models]
+    for text in filter(None, options.export.split(",")):
+        name, *items = text.split(":")
+        sizes = {key: int(size) for key, size in (item.split("=") for item in items)}
+        jobs.append(Job(name, None, sizes, float(sizes.pop("tune", options.tune))))
+    return jobs
 
 
 def device() -> str:
@@ -103,40 +150,46 @@ def main() -> None:
     """Measure every model and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--export", default="", help="networks to export, NAME:DIM=SIZE:…, separated by commas")
+    parser.add_argument("--export", default="", help="networks to export, NAME:DIM=SIZE:…:tune=S, separated by commas")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--provider", default="auto")
     parser.add_argument("--target", default="portable")
     parser.add_argument("--max-time", type=float, default=20.0, help="seconds of one comparison")
     parser.add_argument("--tune", type=float, default=0.0, metavar="S", help="tune each model for so many seconds")
+    parser.add_argument("--jobs", type=int, default=1, help="models prepared at a time")
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds for everything")
     options = parser.parse_args()
     started = time.monotonic()
     state = doctor()
-    rows: list[dict[str, Any]] = []
-    left_out: list[str] = []
-    with tempfile.TemporaryDirectory() as exports, tempfile.TemporaryDirectory() as folder:
-        jobs = [(str(model), model, {}) for model in options.models]
-        jobs += [(text.split(":")[0], None, text) for text in options.export.split(",") if text]
-        for name, model, more in jobs:
+    jobs, rows, left_out = jobs_of(options), [], []
+    with tempfile.TemporaryDirectory() as text, ThreadPoolExecutor(options.jobs) as pool:
+        for job, (model, target, row) in zip(
+            jobs, list(pool.map(lambda job: prepared(job, Path(text), options), jobs)), strict=True
+        ):
             if time.monotonic() - started > options.budget:
-                left_out.append(name)
+                left_out.append(job.name)
                 continue
-            source, sizes = (model, more) if model is not None else exported(more, Path(exports))
-            rows.append(measure(source, Path(folder), sizes, options))
+            rows.append(row | timed(job, model, target, options))
             print(f"[{time.monotonic() - started:.0f} s] {sentence(rows[-1])}", flush=True)
+            if options.out is not None:  # what was measured is kept, whatever happens next
+                write(options.out, state, rows, left_out)
+    if options.out is not None:
+        write(options.out, state, rows, left_out)
+
+
+def write(path: Path, state: Any, rows: list[dict[str, Any]], left_out: list[str]) -> None:
+    """Write the document."""
     document = {
         "made_by": "benchmarks/on_device.py",
         "date": date.today().isoformat(),
         "device": device(),
         "versions": dict(state.versions),
         "providers_running": list(state.providers_running),
-        "models": rows,
         "left_out": left_out,
+        "models": rows,
     }
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, document)
 
 
 if __name__ == "__main__":

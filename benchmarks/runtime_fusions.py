@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +183,20 @@ def compare(model: Path, cache: dict[str, Any], options: argparse.Namespace) -> 
     return document
 
 
+def written(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a model as it is kept: nodes and copies of the graphs that run, and fusions of which there are fewer."""
+    sides = [document["before"], document["after"]]
+    row: dict[str, Any] = {"model": document["model"].removesuffix(".onnx")}
+    if problem := document["problem"] or document["before"].get("problem"):
+        return row | {"problem": problem}
+    row["nodes"] = [side["nodes"] for side in sides]
+    if any(side["copies"] for side in sides):
+        row["copies"] = [side["copies"] for side in sides]
+    if document["fewer"]:
+        row["fewer"] = [list(fusion.values()) for fusion in document["fewer"]]
+    return row
+
+
 def report(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """Print the tables; return the totals."""
     screen = console()
@@ -229,7 +243,8 @@ def report(documents: list[dict[str, Any]]) -> dict[str, Any]:
         f"  {len(both)} models, {lost} kinds of fusion lost; "
         f"nodes that run: {mean:.3f} of the original's (geometric mean)"
     )
-    return {"models": len(both), "lost": lost, "nodes_that_run": mean}
+    together = {name: [totals["before"][name], totals["after"][name]] for name in names}
+    return {"models": len(both), "lost": lost, "nodes_that_run": mean, "fused": together}
 
 
 def main() -> int:
@@ -259,7 +274,9 @@ def main() -> int:
     totals = report(documents)
     if options.json:
         found = versions("onnx", "onnxruntime", "onnxruntime-gpu")
-        write_json(options.json, {"schema": 1, "versions": found, "totals": totals, "models": documents})
+        columns = {"nodes": ["original", "ours"], "fewer": [field.name for field in fields(Row)]}
+        head = {"schema": 1, "versions": found, "totals": totals, "columns": columns}
+        write_json(options.json, head | {"models": list(map(written, documents))})
     return 1 if totals["lost"] or any(document["problem"] for document in documents) else 0
 
 

@@ -73,7 +73,7 @@ class Entry:
     converged: bool = True
 
 
-# ------------------------------------------------------------------------------------------------ inside a worker
+# --- inside a worker
 
 
 def worker(cli: str, memory_gb: float) -> None:
@@ -176,7 +176,7 @@ def examine(original: Original, target: Path, entry: Entry) -> None:
     entry.reason = verdict.reason
 
 
-# ----------------------------------------------------------------------------------------------------- the parent
+# --- the parent
 
 
 class WorkerProcess:

@@ -8,6 +8,7 @@ python docs/make.py --check    # exit with 1 if they are out of date
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from graphopt.cli.main import app
 from graphopt.pipeline import Pass, load_registry
 from graphopt.pipeline.passes import Item
 from graphopt.report.catalogue import classes_text
-from graphopt.rewrite import LEVELS, Rule
+from graphopt.rewrite import Rule
 
 DOCS = Path(__file__).parent
 RENAMED = {
@@ -38,6 +39,8 @@ RENAMED = {
 }
 _MANY = 25
 """Options from which on they stand under headings."""
+_NEAR_MISSES = 2
+"""Examples of a rule that its page shows of what stays as it is; `graphopt passes` shows all of them."""
 FAMILIES = {
     "What nobody needs": ("pruning", "common_subexpressions", "branches", "loops"),
     "Constants and shapes": ("constant_folding", "shapes", "shape_readers", "single_numbers", "fills", "lookups"),
@@ -160,27 +163,36 @@ def pass_page(owner: Pass) -> str:
     lines = [f"{MADE}# {owner.name}", "", inspect.getdoc(owner.module) or ""]
     for item in owner.items:
         lines += ["", f"## {item.name}", "", inspect.getdoc(item.function) or "", "", _facts(item), ""]
-        lines += ["```", f"before  {_flat(item.examples.before)}", f"after   {_flat(item.examples.after)}"]
-        lines += [f"not     {_flat(example)}" for example in item.examples.unless]
-        lines += ["```"]
+        before, *others = map(_flat, (item.examples.before, item.examples.after, *item.examples.unless))
+        after, *unless = (_body(example, before) for example in others)
+        lines += ["```", f"before  {before}", f"after   {after}"]
+        lines += [f"not     {example}" for example in unless[:_NEAR_MISSES]]
+        more = len(unless) - _NEAR_MISSES
+        lines += [f"not     … {more} more"] * (more > 0) + ["```"]
     return "\n".join(lines) + "\n"
 
 
 def _facts(item: Item) -> str:
-    levels = ", ".join(level for level, classes in LEVELS.items() if item.numeric in classes)
-    facts = f"Class {item.numeric.value} ({item.numeric.name.lower()}); levels {levels}."
+    facts = f"Class {item.numeric.value} ({item.numeric.name.lower()})"
     if isinstance(item, Rule):
         first, last = item.opsets
-        facts += f" Opsets {first} to {last or 'the newest'}."
-    return facts
+        facts += f", opsets {first} to {last}" if last else f", from opset {first}"
+    return facts + "."
 
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
+def _body(example: str, first: str) -> str:
+    """An example without its inputs and outputs, where they are those of the first one."""
+    start = re.match(r".*?=>[^<{]*", first)
+    assert start is not None
+    return example.removeprefix(start[0])
+
+
 def index_page(passes: list[Pass]) -> str:
-    """The passes by family, their order, and every rule by name."""
+    """The passes by family with the names of their rules, and their order."""
     count = sum(len(item.items) for item in passes)
     lines = [
         MADE + "# Passes",
@@ -188,23 +200,20 @@ def index_page(passes: list[Pass]) -> str:
         f"{len(passes)} passes of {count} rules. They run in this order, swept until nothing",
     ]
     lines += ["changes: " + ", ".join(item.name for item in passes) + ".", ""]
-    lines += ["A class says what a rule may do to the numbers: [numeric classes](../numeric-classes.md)."]
+    lines += ["A class says what a rule may do to the numbers, and at which levels it runs: see"]
+    lines += ["[numeric classes](../numeric-classes.md). On the pages, an example without inputs and outputs has"]
+    lines += ["those of the one marked *before*; what is marked *not* stays as it is, and where there is more of that,"]
+    lines += ["`graphopt passes NAME` shows all of it."]
     named = {name for names in FAMILIES.values() for name in names}
     families = {**FAMILIES, "Others": tuple(item.name for item in passes if item.name not in named)}
     for family, names in families.items():
         members = [item for item in passes if item.name in names]
         if members:
-            lines += ["", f"## {family}", "", "| pass | rules | classes | what it does |", "|---|---|---|---|"]
-            lines += [
-                f"| [{item.name}]({item.name}.md) | {len(item.items)} | {classes_text(item)} | {_cell(item.summary)} |"
-                for item in members
-            ]
-    lines += ["", "## Every rule by name", "", "| rule | pass | class | what it does |", "|---|---|---|---|"]
-    rules = sorted(((rule.name, item.name, rule) for item in passes for rule in item.items), key=lambda row: row[:2])
-    lines += [
-        f"| [{name}]({owner}.md#{name}) | {owner} | {rule.numeric.value} | {_cell(rule.summary)} |"
-        for name, owner, rule in rules
-    ]
+            lines += ["", f"## {family}", "", "| pass | classes | what it does | rules |", "|---|---|---|---|"]
+            for item in members:
+                rules = ", ".join(rule.name for rule in item.items)
+                page = f"[{item.name}]({item.name}.md)"
+                lines.append(f"| {page} | {classes_text(item)} | {_cell(item.summary)} | {rules} |")
     return "\n".join(lines) + "\n"
 
 

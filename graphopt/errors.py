@@ -7,7 +7,7 @@ class GraphoptError(Exception):
     """The base of all errors a user can meet; catch this one to catch them all."""
 
 
-# --- the file -------------------------------------------------------------------------------------------------------
+# --- the file
 
 
 class ModelError(GraphoptError):
@@ -30,7 +30,7 @@ class OutputError(GraphoptError):
     """The result cannot be written: no permission, no space, or the file exists already."""
 
 
-# --- the graph ------------------------------------------------------------------------------------------------------
+# --- the graph
 
 
 class EditError(GraphoptError):
@@ -45,7 +45,7 @@ class InvariantViolationError(GraphoptError):
         self.number = number
 
 
-# --- rules and passes -----------------------------------------------------------------------------------------------
+# --- rules and passes
 
 
 class RuleError(GraphoptError):
@@ -76,7 +76,7 @@ class ProviderOptionError(UsageError):
     """A provider does not take an option, or not that value of it; the message names the option."""
 
 
-# --- running models -------------------------------------------------------------------------------------------------
+# --- running models
 
 
 class ExecutionError(GraphoptError):

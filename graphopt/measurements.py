@@ -249,7 +249,7 @@ class Sweep:
         return runtime_document(self, "benchmark-sweep")
 
 
-# --- rewrites kept or left out by measurement -------------------------------------------------------------------------
+# --- rewrites kept or left out by measurement
 
 
 @dataclass(frozen=True, slots=True)

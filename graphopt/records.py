@@ -11,7 +11,7 @@ from typing import Any
 RUNTIME_SCHEMA_VERSION = 1
 
 
-# --- what the runtime said --------------------------------------------------------------------------------------------
+# --- what the runtime said
 
 
 def _plain(value: Any) -> Any:
@@ -298,7 +298,7 @@ class DoctorReport:
         return runtime_document(self, "doctor")
 
 
-# --- what the optimizer did -------------------------------------------------------------------------------------------
+# --- what the optimizer did
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def write_decoder(path: Path) -> None:
 
     def build(torch: Any, networks: Any) -> tuple[Any, tuple[Any, ...]]:
         ids, mask = torch.arange(4).reshape(2, 2), torch.ones(2, past_length + 2, dtype=torch.int64)
-        past = [torch.randn(2, 2, past_length, 12) for _ in range(2 * layers)]
+        past = [torch.randn(2, 2, past_length, 6) for _ in range(2 * layers)]
         return networks.CachedDecoder(layers), (ids, mask, *past)
 
     cache = [f"{index}.{part}" for index in range(layers) for part in ("key", "value")]
@@ -117,7 +117,7 @@ def write_voice_detector(path: Path) -> None:
     """Script and export the voice detector."""
 
     def build(torch: Any, networks: Any) -> tuple[Any, tuple[Any, ...]]:
-        return networks.VoiceDetector(), (torch.randn(2, 640), torch.randn(2, 2, 40), torch.tensor(16000))
+        return networks.VoiceDetector(), (torch.randn(2, 640), torch.randn(2, 2, 16), torch.tensor(16000))
 
     export(
         build,
@@ -159,7 +159,7 @@ def write_deep_encoder(path: Path) -> None:
 
     def build(torch: Any, networks: Any) -> tuple[Any, tuple[Any, ...]]:
         ones = torch.ones(2, 8, dtype=torch.int64)
-        return networks.Encoder(layers=12, hidden=64), (ones, ones, ones * 0)
+        return networks.Encoder(layers=12, hidden=64, heads=4, vocabulary=200), (ones, ones, ones * 0)
 
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {0: "batch", 1: "sequence"}

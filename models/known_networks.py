@@ -66,7 +66,7 @@ def ids(torch: Any, size: int = 8, vocabulary: int = 100) -> Any:
     return torch.arange(2 * size).reshape(2, size) * 7 % vocabulary
 
 
-# --------------------------------------------------------------------------------------------------------- networks
+# --- networks
 
 
 def bert_base() -> Example:
@@ -331,7 +331,7 @@ NETWORKS: dict[str, Callable[[], Example]] = {
 } | {name: partial(vision_network, name) for name in ("resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny")}
 
 
-# ----------------------------------------------------------------------------------------------------------- export
+# --- export
 
 
 def export(name: str, folder: Path, forms: Sequence[str] = ("ts",), opset: int = 17) -> Iterator[Path]:

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-# --------------------------------------------------------------------------------------------- a residual network
+# --- a residual network
 
 
 class BasicBlock(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -55,7 +55,7 @@ class InvertedResidual(nn.Module):  # type: ignore[misc, unused-ignore]
 class ResNet(nn.Module):  # type: ignore[misc, unused-ignore]
     """An image classifier of the ResNet family."""
 
-    def __init__(self, widths: tuple[int, ...] = (16, 24, 48), classes: int = 10) -> None:
+    def __init__(self, widths: tuple[int, ...] = (4, 8, 12), classes: int = 10) -> None:
         super().__init__()
         first = nn.Conv2d(3, widths[0], 7, 2, 3, bias=False)
         self.stem = nn.Sequential(first, nn.BatchNorm2d(widths[0]), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
@@ -73,7 +73,7 @@ class ResNet(nn.Module):  # type: ignore[misc, unused-ignore]
         return self.classifier(self.dropout(features.view(features.size(0), -1)))
 
 
-# --------------------------------------------------------------------------------------------------- an encoder
+# --- an encoder
 
 
 class EncoderLayer(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -105,7 +105,7 @@ class EncoderLayer(nn.Module):  # type: ignore[misc, unused-ignore]
 class Encoder(nn.Module):  # type: ignore[misc, unused-ignore]
     """A text encoder of the BERT family."""
 
-    def __init__(self, layers: int = 2, hidden: int = 48, heads: int = 4, vocabulary: int = 200) -> None:
+    def __init__(self, layers: int = 2, hidden: int = 16, heads: int = 2, vocabulary: int = 60) -> None:
         super().__init__()
         self.words, self.types = nn.Embedding(vocabulary, hidden), nn.Embedding(2, hidden)
         self.positions = nn.Embedding(64, hidden)
@@ -125,7 +125,7 @@ class Encoder(nn.Module):  # type: ignore[misc, unused-ignore]
         return x, torch.tanh(self.pooler(x[:, 0]))
 
 
-# ---------------------------------------------------------------------------- a decoder with a key and value cache
+# --- a decoder with a key and value cache
 
 
 class RmsNorm(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -158,8 +158,9 @@ class CachedLayer(nn.Module):  # type: ignore[misc, unused-ignore]
         self.query = nn.Linear(hidden, hidden, bias=False)
         self.key, self.value = (nn.Linear(hidden, groups * self.size, bias=False) for _ in range(2))
         self.output = nn.Linear(hidden, hidden, bias=False)
-        self.gate, self.up = (nn.Linear(hidden, 2 * hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(2 * hidden, hidden, bias=False)
+        wide = 4 * hidden // 3
+        self.gate, self.up = (nn.Linear(hidden, wide, bias=False) for _ in range(2))
+        self.down = nn.Linear(wide, hidden, bias=False)
 
     def repeat(self, x: Tensor) -> Tensor:
         """Repeat each key/value head for the query heads that share it."""
@@ -189,7 +190,7 @@ class CachedDecoder(nn.Module):  # type: ignore[misc, unused-ignore]
     """A language model of the Llama family that reads and returns its key and value cache."""
 
     def __init__(
-        self, layers: int = 2, hidden: int = 48, heads: int = 4, groups: int = 2, vocabulary: int = 160
+        self, layers: int = 2, hidden: int = 24, heads: int = 4, groups: int = 2, vocabulary: int = 40
     ) -> None:
         super().__init__()
         self.size = hidden // heads
@@ -217,18 +218,18 @@ class CachedDecoder(nn.Module):  # type: ignore[misc, unused-ignore]
         return (self.head(self.norm(x)), *present)
 
 
-# ------------------------------------------------------------------------- a recurrent network with branches (scripted)
+# --- a recurrent network with branches (scripted)
 
 
 class VoiceDetector(nn.Module):  # type: ignore[misc, unused-ignore]
     """A streaming voice detector whose front end depends on the sample rate: `If` around convolutions, an LSTM."""
 
-    def __init__(self, hidden: int = 40) -> None:
+    def __init__(self, hidden: int = 16) -> None:
         super().__init__()
-        self.wide = nn.Conv1d(1, 24, 64, stride=32, padding=16)
-        self.narrow = nn.Conv1d(1, 24, 32, stride=16, padding=8)
-        self.norm = nn.BatchNorm1d(24)
-        self.lstm = nn.LSTM(24, hidden, batch_first=True)
+        self.wide = nn.Conv1d(1, 8, 64, stride=32, padding=16)
+        self.narrow = nn.Conv1d(1, 8, 32, stride=16, padding=8)
+        self.norm = nn.BatchNorm1d(8)
+        self.lstm = nn.LSTM(8, hidden, batch_first=True)
         self.dropout = nn.Dropout(0.1)
         self.head = nn.Linear(hidden, 1)
 
@@ -252,7 +253,7 @@ class VoiceDetector(nn.Module):  # type: ignore[misc, unused-ignore]
         return probability, torch.cat((hidden, cell), dim=0).detach()
 
 
-# --------------------------------------------------------------------------------------------- the big one: GPT-2
+# --- the big one: GPT-2
 
 
 class GptLayer(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -306,7 +307,7 @@ class Gpt(nn.Module):  # type: ignore[misc, unused-ignore]
         return self.head(self.norm(x).view(shape[0], shape[1], x.size(-1)))
 
 
-# ------------------------------------------------------------------------------------------------------- weights
+# --- weights
 
 
 def perturb(module: nn.Module, seed: int) -> nn.Module:

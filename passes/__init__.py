@@ -65,7 +65,19 @@ ORDER: tuple[str, ...] = (
     "projections",  # layers that follow one another, now that nothing stands between
     "normalization_scales",  # and what no layer took
     "rotation_signs",  # late: it changes what rotary embeddings are known by
-    "fusion.activations",  # for the targets of ONNX Runtime, once all others have settled
+    "fusion.normalizations",  # for the targets of ONNX Runtime, once all others have settled
+    "fusion.embedding",  # the first normalization with all that it adds, before it takes a part of that
+    "fusion.residual_normalization",  # what normalizations add by themselves, once they are one operator
+    "fusion.activations",  # likewise, around the same layers
+    "fusion.biased_activations",  # what activations add by themselves, once they are one operator
+    "fusion.group_normalization",  # with the SiLU behind it, once that is one operator
+    "fusion.diffusion",  # wider patterns around activations that are one operator; sums that no normalization took
+    "fusion.rotary",  # before attention, which takes queries and keys from before their heads are moved
+    "fusion.grouped_attention",  # decoders that share keys and values, before these are repeated for another operator
+    "fusion.attention",  # what no operator for decoders took
+    "fusion.parallel_products",  # what no attention has put together
+    "fusion.products",  # what no attention took: these are known by plain products
+    "fusion.hidden_sums",  # after all that look for an Add
     "counters",  # late: lookups know the counters they count with by their sums and products
     "naming",  # last: only what is left needs a name
 )

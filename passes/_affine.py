@@ -53,7 +53,7 @@ def addend(node: Node, numbers: Array) -> Array | None:
     return (-numbers if node.op_type == "Sub" else numbers) if bool(np.isfinite(numbers).all()) else None
 
 
-# --- patterns that belong to somebody else ----------------------------------------------------------------------------
+# --- patterns that belong to somebody else
 
 _CURVES = ("Erf", "Tanh")
 _HARD_SWISH, _GROUPS = 14, 21  # the first opsets that have HardSwish, and GroupNormalization for each channel

@@ -78,7 +78,7 @@ def copy_nodes(body: Graph, target: Graph, mapped: dict[Value, Value]) -> None:
         clone_node(item, target, mapped, rank=item.rank)
 
 
-# --- other conditions -------------------------------------------------------------------------------------------------
+# --- other conditions
 
 
 def swap_branches(node: Node, context: Context) -> None:

@@ -118,7 +118,7 @@ def _returned_elsewhere(shared: Shared, then: Graph, other: Graph) -> dict[Node,
     return costly
 
 
-# --- moving -----------------------------------------------------------------------------------------------------------
+# --- moving
 
 
 def move_out(node: Node, shared: Shared, context: Context, names: TakenNames) -> None:

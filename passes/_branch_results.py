@@ -99,7 +99,7 @@ def read_condition(node: Node, context: Context) -> None:
                 user.graph.set_operand(user, index, new)
 
 
-# --- equal results ----------------------------------------------------------------------------------------------------
+# --- equal results
 
 
 def equal_results(node: Node) -> list[tuple[Value, Value]]:

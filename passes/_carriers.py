@@ -84,7 +84,7 @@ def _parameter(node: Node, name: str, value: Any) -> dict[str, Any]:
     return {"attributes": {name: value}} if position is None else {"numbers": {position: value}}
 
 
-# --- elementwise ------------------------------------------------------------------------------------------------------
+# --- elementwise
 
 _IN_FIRST = frozenset(("BitCast", "Cast", "CastLike", "Clip"))
 """Elementwise in the first operand; the others are scalars, or give only a type."""
@@ -129,7 +129,7 @@ def _first(node: Node, place: int, perm: Perm) -> Plan | None:
     return _data(node, perm) if place in (0, RESULT) else None
 
 
-# --- one axis ---------------------------------------------------------------------------------------------------------
+# --- one axis
 
 
 def _along_axis(node: Node, place: int, perm: Perm) -> Plan | None:
@@ -172,7 +172,7 @@ def _quantization(node: Node, place: int, perm: Perm) -> Plan | None:
     return None if axis is None else _data(node, perm, attributes={"axis": perm.index(axis)})
 
 
-# --- several axes -----------------------------------------------------------------------------------------------------
+# --- several axes
 
 
 def _reduction(node: Node, place: int, perm: Perm) -> Plan | None:

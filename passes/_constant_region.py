@@ -187,7 +187,7 @@ def _captured(node: Node) -> list[Value]:
     return found
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan
 
 
 @dataclass(slots=True)

@@ -133,7 +133,7 @@ def _tensors_of(node: Node) -> Iterator[Tensor]:
                 yield item
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies
 
 
 def _equal_bodies(left: Node, right: Node, mapped: dict[Value, Value]) -> bool:

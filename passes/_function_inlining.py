@@ -128,7 +128,7 @@ def _returns_omitted(call: Node, function: Function) -> bool:
     return False
 
 
-# --- inlining ---------------------------------------------------------------------------------------------------------
+# --- inlining
 
 
 def inline_call(call: Node, function: Function, context: Context, names: TakenNames) -> list[Node]:

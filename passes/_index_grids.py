@@ -213,7 +213,7 @@ def _paired_rows(node: Node) -> tuple[Value, int, int] | None:
     return matrix, rows, columns
 
 
-# --- comparisons ------------------------------------------------------------------------------------------------------
+# --- comparisons
 
 
 def truth_of(node: Node) -> bool | None:

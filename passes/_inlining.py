@@ -69,7 +69,7 @@ def stays(node: Node, context: Context) -> bool:
     return any(item.is_pinned or context.keeps(item) for item in (node, *node.nested()))
 
 
-# --- what is known before the model runs ------------------------------------------------------------------------------
+# --- what is known before the model runs
 
 
 def known_number(value: Value | None) -> int | None:
@@ -167,7 +167,7 @@ def source_of(value: Value) -> Value:
     return value
 
 
-# --- inlining ---------------------------------------------------------------------------------------------------------
+# --- inlining
 
 
 def inline_branch(node: Node, is_taken: bool, context: Context, names: TakenNames) -> bool:

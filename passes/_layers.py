@@ -111,7 +111,7 @@ def biased_product(add: Node, product: Node) -> Layer | str:
     return replace(layer, bias=-bias if add.op_type == "Sub" else bias)
 
 
-# --- constants that are one number for each channel -------------------------------------------------------------------
+# --- constants that are one number for each channel
 
 
 def per_channel(layer: Layer, constant: Tensor) -> Array | None:
@@ -138,7 +138,7 @@ def along(constant: Tensor, axis: int, size: int | None, rank: int | None) -> Ar
     return in_double(constant).reshape(-1) if constant.size == size else None
 
 
-# --- rewriting the layer ----------------------------------------------------------------------------------------------
+# --- rewriting the layer
 
 
 def with_output(layer: Layer, b: Builder, scale: Array | None, shift: Array | None) -> Value | Miss:

@@ -147,7 +147,7 @@ class Division:
             return producer.operands[0].const is None
         return user.op_type == "QuantizeLinear" or producer.op_type == "QuantizeLinear"
 
-    # --- prices -------------------------------------------------------------------------------------------------------
+    # --- prices
 
     def price(self, turning: frozenset[Node]) -> tuple[int, int]:
         """The bytes moved and the price, if those nodes turn."""

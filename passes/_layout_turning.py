@@ -45,7 +45,7 @@ class Turning:
                 self._graph.erase(node)
             self._clean(before)
 
-    # --- building -----------------------------------------------------------------------------------------------------
+    # --- building
 
     def _build(self, node: Node, plan: Plan) -> None:
         first = len(self._builder.nodes)
@@ -180,7 +180,7 @@ class Turning:
         is_new = self._graph.opsets.get("", 0) >= _RESHAPE_BY_OPERAND
         return written(permuted(value.shape, perm), value.shape) if is_new else None
 
-    # --- editing ------------------------------------------------------------------------------------------------------
+    # --- editing
 
     def _insert(self) -> None:
         for node in self._builder.nodes:

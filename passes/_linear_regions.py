@@ -145,7 +145,7 @@ def _layer(value: Value, graph: Graph, context: Context) -> tuple[Layer, tuple[N
     return found, nodes
 
 
-# --- queries, keys and values from one layer --------------------------------------------------------------------------
+# --- queries, keys and values from one layer
 
 
 def _packed_chain(value: Value) -> tuple[Node, ...] | None:

@@ -23,7 +23,7 @@ def surely_runs(node: Node) -> bool:
     return count is not None and count > 0
 
 
-# --- work -------------------------------------------------------------------------------------------------------------
+# --- work
 
 
 def invariants(node: Node, context: Context) -> list[Node]:
@@ -71,7 +71,7 @@ def move_before(node: Node, moved: list[Node], context: Context, names: TakenNam
             body.erase(inner)
 
 
-# --- state ------------------------------------------------------------------------------------------------------------
+# --- state
 
 
 def read_from_outside(node: Node, context: Context) -> bool:
@@ -124,7 +124,7 @@ def _would_need_relay(old: Value, new: Value, graph: Graph) -> bool:
     )
 
 
-# --- what a Scan goes through -----------------------------------------------------------------------------------------
+# --- what a Scan goes through
 
 _PER_INPUT = ("scan_input_axes", "scan_input_directions")
 

@@ -195,7 +195,7 @@ def _split(node: Node, result: Value, data: np.ndarray, axis: int) -> np.ndarray
     return None if len(known) < len(sizes) else data.take(range(sum(known[:-1]), sum(known)), axis=axis)
 
 
-# --- one Gather for all of it -----------------------------------------------------------------------------------------
+# --- one Gather for all of it
 
 
 @dataclass(frozen=True, slots=True)

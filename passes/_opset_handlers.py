@@ -27,7 +27,7 @@ def refuses(why: str) -> Handler:
     return handler
 
 
-# --- axes, which count from the front before opset 11 -----------------------------------------------------------------
+# --- axes, which count from the front before opset 11
 
 
 def axis_from_front(name: str, *, of_result: bool = False) -> Handler:
@@ -73,7 +73,7 @@ def gather_11_down(s: Spelling, respell: Respell) -> None:
     respell()
 
 
-# --- softmax, which flattens before opset 13 --------------------------------------------------------------------------
+# --- softmax, which flattens before opset 13
 
 
 def softmax_13_up(s: Spelling, respell: Respell) -> None:
@@ -133,7 +133,7 @@ def softmax_13_down(s: Spelling, respell: Respell) -> None:
     s.expansion = turned
 
 
-# --- training and inference -------------------------------------------------------------------------------------------
+# --- training and inference
 
 
 def batch_normalization_14_up(s: Spelling, respell: Respell) -> None:
@@ -160,7 +160,7 @@ def dropout_12_down(s: Spelling, respell: Respell) -> None:
     dropout_mask(s, respell)
 
 
-# --- Clip, Pad, TopK, Gemm, Pow, Max … --------------------------------------------------------------------------------
+# --- Clip, Pad, TopK, Gemm, Pow, Max …
 
 
 def clip_11(s: Spelling, respell: Respell) -> None:
@@ -319,7 +319,7 @@ def neutral(**values: object) -> Handler:
     return down
 
 
-# --- reductions, whose axes became an operand -------------------------------------------------------------------------
+# --- reductions, whose axes became an operand
 
 _OF_NOTHING = {
     **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceLogSumExp"), "Identity"),
@@ -345,7 +345,7 @@ def reduce_down(s: Spelling, respell: Respell) -> None:
     respell()
 
 
-# --- Split, Shape, normalization --------------------------------------------------------------------------------------
+# --- Split, Shape, normalization
 
 
 def split_18_up(s: Spelling, respell: Respell) -> None:

@@ -8,7 +8,7 @@ from graphopt import DType, Tensor, Value
 from passes._opset_handlers import Respell
 from passes._opset_spelling import Spelling
 
-# --- pictures ---------------------------------------------------------------------------------------------------------
+# --- pictures
 
 _EMPTY = Tensor.of([], DType.FLOAT)
 
@@ -174,7 +174,7 @@ def dft_20_down(s: Spelling, respell: Respell) -> None:
     s.attributes["axis"] = axis % rank
 
 
-# --- quantization -----------------------------------------------------------------------------------------------------
+# --- quantization
 
 _NO_NEGATIVE_ZERO = (18, 20)  # float8e4m3fnuz and float8e5m2fnuz
 

@@ -54,7 +54,7 @@ class Spelling:
         """
         raise Refusal(why)
 
-    # --- operands -----------------------------------------------------------------------------------------------------
+    # --- operands
 
     def operand(self, index: int) -> Item:
         """The operand at a position, None where it is omitted or past the end."""
@@ -92,7 +92,7 @@ class Spelling:
         dim = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
         return dim if isinstance(dim, int) else None
 
-    # --- attributes ---------------------------------------------------------------------------------------------------
+    # --- attributes
 
     def take(self, name: str, default: Any = None) -> Any:
         """Remove an attribute and give its value; of one that is the caller's of a function, refuse."""
@@ -121,7 +121,7 @@ class Spelling:
         counted = tuple(axis + rank if axis < 0 else axis for axis in axes)
         self.attributes[name] = counted if isinstance(value, tuple) else counted[0]
 
-    # --- from one version to the next ---------------------------------------------------------------------------------
+    # --- from one version to the next
 
     def respell(self, old: schema.Operator, new: schema.Operator) -> None:
         """Move every parameter to where another version of the operator has it, with its value unchanged.

@@ -55,7 +55,7 @@ class Plan:
         self._shapes: dict[tuple[Value, int, int], Piece] = {}
         self._casts: dict[tuple[Piece, DType], Piece] = {}
 
-    # --- pieces -------------------------------------------------------------------------------------------------------
+    # --- pieces
 
     def offer(self, value: Value, elements: Elements, place: int) -> None:
         """Make use of an int64 value that stays in any case."""
@@ -128,7 +128,7 @@ class Plan:
         if isinstance(item, Expr):
             yield from (piece for piece in self._holding.get(item, ())[:_TRIED] if piece.place < before)
 
-    # --- vectors ------------------------------------------------------------------------------------------------------
+    # --- vectors
 
     def _vector(self, elements: Elements, before: int) -> Piece | None:
         if all(isinstance(item, int) for item in elements):
@@ -229,7 +229,7 @@ class Plan:
                 return found, end
         return self._vector(elements[start : start + 1], before), start + 1
 
-    # --- scalars ------------------------------------------------------------------------------------------------------
+    # --- scalars
 
     def _scalar(self, item: int | Expr | None, before: int) -> Piece | None:
         if isinstance(item, int):
@@ -252,7 +252,7 @@ class Plan:
         index = Piece("Constant", (), (piece.elements.index(item),), True)
         return self._add("Gather", (piece, index), (item,), True)
 
-    # --- arithmetic ---------------------------------------------------------------------------------------------------
+    # --- arithmetic
 
     def _single(self, item: int | Expr | None, is_scalar: bool, before: int) -> Piece | None:
         return self._scalar(item, before) if is_scalar else self._vector((item,), before)

@@ -49,7 +49,7 @@ def is_constant(target: Target) -> bool:
     return all(map(is_number, target))
 
 
-# --- Reshape ----------------------------------------------------------------------------------------------------------
+# --- Reshape
 
 
 def _reshape(node: Node) -> list[Target]:
@@ -100,7 +100,7 @@ def _is_nonzero(result: tuple[Dim, ...], place: int, free: int | None) -> bool:
     return dim is not None and symbol.is_nonzero(dim)
 
 
-# --- Expand, Tile -----------------------------------------------------------------------------------------------------
+# --- Expand, Tile
 
 
 def _expand(node: Node) -> list[Target]:
@@ -134,7 +134,7 @@ def _tile(node: Node) -> list[Target]:
     return [tuple(found)] if tuple(found) != asked else []
 
 
-# --- Slice ------------------------------------------------------------------------------------------------------------
+# --- Slice
 
 
 def _starts(node: Node) -> list[Target]:
@@ -178,7 +178,7 @@ def _bound(bound: Expr, size: Dim) -> Dim:
     return low if low == -1 or symbol.is_nonnegative(bound) else bound
 
 
-# --- Resize -----------------------------------------------------------------------------------------------------------
+# --- Resize
 
 
 def scales_of(node: Node) -> list[float] | None:

@@ -108,7 +108,7 @@ def _stack(parts: Sequence[Value], result: Value, node: Node, context: Context) 
     return whole
 
 
-# --- a Scan of one step -----------------------------------------------------------------------------------------------
+# --- a Scan of one step
 
 
 def has_one_step(node: Node) -> bool:

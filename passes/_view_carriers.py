@@ -94,7 +94,7 @@ def _is_one(value: Value) -> bool:
     return value.shape is not None and all(dim == 1 for dim in value.shape)
 
 
-# --- elementwise ------------------------------------------------------------------------------------------------------
+# --- elementwise
 
 
 def _elementwise(b: Builder, node: Node, change: Change) -> Value | None:
@@ -168,7 +168,7 @@ def _without_ones(shape: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(shape[first:])
 
 
-# --- along the last axes ----------------------------------------------------------------------------------------------
+# --- along the last axes
 
 
 def _softmax(b: Builder, node: Node, change: Change) -> Value | None:
@@ -231,7 +231,7 @@ def _is_row(value: Value) -> bool:
     return shape is not None and (len(shape) < 2 or shape[0] == 1)
 
 
-# --- moving -----------------------------------------------------------------------------------------------------------
+# --- moving
 
 
 def _pad(b: Builder, node: Node, change: Change) -> Value | None:

@@ -141,7 +141,7 @@ def power_of_zero(m: Match, b: Builder) -> Value | Miss:
     return _filled(m, b, 1)
 
 
-# --- a value and itself -----------------------------------------------------------------------------------------------
+# --- a value and itself
 
 
 @rule(

@@ -92,7 +92,7 @@ def equal_false(m: Match, b: Builder) -> Value | Miss:
     return made
 
 
-# --- truth values made numbers ----------------------------------------------------------------------------------------
+# --- truth values made numbers
 
 
 def _truth(m: Match, b: Builder, *, negated: bool) -> Value | Miss:
@@ -166,7 +166,7 @@ def truth_below_one(m: Match, b: Builder) -> Value | Miss:
     return _truth(m, b, negated=True)
 
 
-# --- choices ----------------------------------------------------------------------------------------------------------
+# --- choices
 
 _NOT = op.Not(c)
 

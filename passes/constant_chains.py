@@ -34,7 +34,7 @@ def _made(m: Match, b: Builder, op_type: str, *operands: Value | Tensor | None) 
     return made if same_shape(made, m.root.result) else b.no("the result may have another shape")
 
 
-# --- factors ----------------------------------------------------------------------------------------------------------
+# --- factors
 
 _FACTOR = op.one_of(*_FACTORS)(x, y)
 
@@ -159,7 +159,7 @@ def _signed(m: Match, b: Builder, op_type: str, value: Value, constant: Value) -
     return _made(m, b, op_type, value, merging.negated(constant))
 
 
-# --- roots ------------------------------------------------------------------------------------------------------------
+# --- roots
 
 _ROOT = op.Sqrt(y)
 
@@ -238,7 +238,7 @@ def _quotient(m: Match, b: Builder) -> Value | Miss:
     return _made(m, b, "Div", m[x], m[y])
 
 
-# --- terms ------------------------------------------------------------------------------------------------------------
+# --- terms
 
 _TERM = op.one_of(*_TERMS)(x, y)
 

@@ -19,7 +19,7 @@ _DIVISORS = 1 << 16
 _ROUNDS = 8
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
+# --- shapes
 
 
 @graph_pass(
@@ -84,7 +84,7 @@ def _content(value: Value) -> Tensor | None:
     return Tensor.from_numpy(flat.numpy().reshape(sizes))
 
 
-# --- subgraphs --------------------------------------------------------------------------------------------------------
+# --- subgraphs
 
 
 @graph_pass(
@@ -274,7 +274,7 @@ def _label(node: Node) -> str:
     return node.name or next((value.name for value in node.results if value.name), f"#{node.serial}")
 
 
-# --- storage ----------------------------------------------------------------------------------------------------------
+# --- storage
 
 
 @graph_pass(

@@ -19,7 +19,7 @@ def _operand(m: Match, b: Builder, does_nothing: bool, doubt: str) -> Value | Mi
     return value if does_nothing else b.no(doubt)
 
 
-# --- Identity, Dropout, Cast ------------------------------------------------------------------------------------------
+# --- Identity, Dropout, Cast
 
 
 @rule(
@@ -85,7 +85,7 @@ def cast_like_same_type(m: Match, b: Builder) -> Value | Miss:
     return _operand(m, b, same, "the operands have different types, or unknown ones")
 
 
-# --- Slice, Pad, Tile, Expand, Resize ---------------------------------------------------------------------------------
+# --- Slice, Pad, Tile, Expand, Resize
 
 
 @rule(
@@ -190,7 +190,7 @@ def crop_to_same_shape(m: Match, b: Builder) -> Value | Miss:
     return _operand(m, b, same_shape(m.root.result, m[x]), "the result may have another shape")
 
 
-# --- views ------------------------------------------------------------------------------------------------------------
+# --- views
 
 
 @rule(
@@ -296,7 +296,7 @@ def einsum_of_same_labels(m: Match, b: Builder) -> Value | Miss:
     return _operand(m, b, noops.keeps_labels(m.root.param("equation")), "axes move, or are summed")
 
 
-# --- one part, every element, no element ------------------------------------------------------------------------------
+# --- one part, every element, no element
 
 
 @rule(

@@ -147,7 +147,7 @@ def square_of_absolute(m: Match, b: Builder) -> Value | Miss:
     return made
 
 
-# --- through what only moves elements ---------------------------------------------------------------------------------
+# --- through what only moves elements
 
 _MOVES = ("Expand", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
 """Operators that move, leave out or repeat elements of their first operand, whatever these are."""
@@ -233,7 +233,7 @@ def _stays(node: Node, context: Context) -> bool:
     return node.is_pinned or context.keeps(node)
 
 
-# --- signs that meet --------------------------------------------------------------------------------------------------
+# --- signs that meet
 
 
 @rule(

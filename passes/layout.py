@@ -22,7 +22,7 @@ _MAX_ROUNDS = 20
 _EFFORT = 1
 """How often each node may on average be looked at in one round as part of a large region."""
 
-# --- Transposes alone -------------------------------------------------------------------------------------------------
+# --- Transposes alone
 
 _INNER = op.Transpose(x)
 
@@ -109,7 +109,7 @@ def shape_of_transpose(m: Match, b: Builder) -> Value | Miss:
     return shape
 
 
-# --- Transposes among other operators ---------------------------------------------------------------------------------
+# --- Transposes among other operators
 
 
 @graph_pass(
@@ -241,7 +241,7 @@ def _starts(node: Node, transposes: Transposes) -> list[tuple[Node, int, Perm]]:
     return [*users, (operand.producer, RESULT, perm)]
 
 
-# --- Transposes and matrix products -----------------------------------------------------------------------------------
+# --- Transposes and matrix products
 
 _A, _B = op.Transpose(x), op.Transpose(y)
 _LEFT, _RIGHT = op.Gemm(_A, y, ...), op.Gemm(x, _B, ...)

@@ -53,7 +53,7 @@ def _read(node: Node, index: int = 0) -> Value:
     return value
 
 
-# --- activations ------------------------------------------------------------------------------------------------------
+# --- activations
 
 
 @graph_pass(
@@ -153,7 +153,7 @@ def celu(graph: Graph, context: Context) -> None:
     _lower(graph, context, "Celu", 12, build)
 
 
-# --- comparisons, casts, triangles ------------------------------------------------------------------------------------
+# --- comparisons, casts, triangles
 
 
 @graph_pass(
@@ -234,7 +234,7 @@ def trilu(graph: Graph, context: Context) -> None:
     _lower(graph, context, "Trilu", 14, build)
 
 
-# --- normalizations ---------------------------------------------------------------------------------------------------
+# --- normalizations
 
 
 def _stashed(node: Node, b: Builder) -> Value:
@@ -381,7 +381,7 @@ def group_normalization(graph: Graph, context: Context) -> None:
     _lower(graph, context, "GroupNormalization", 21, build)
 
 
-# --- attention --------------------------------------------------------------------------------------------------------
+# --- attention
 
 
 @graph_pass(

@@ -22,7 +22,7 @@ def _has(graph: Graph, opset: int) -> bool:
     return graph.opsets.get("", 0) >= opset
 
 
-# --- Gelu -------------------------------------------------------------------------------------------------------------
+# --- Gelu
 
 
 @graph_pass(
@@ -97,7 +97,7 @@ def _fuse_gelu(inner: Node, context: Context, form: str) -> None:
         cover.replace(context, lambda b: b.Gelu(x, approximate=approximate))
 
 
-# --- other activations ------------------------------------------------------------------------------------------------
+# --- other activations
 
 
 @graph_pass(
@@ -188,7 +188,7 @@ def _put(cover: Cover, context: Context, op_type: str, x: Value) -> None:
         cover.replace(context, lambda b: b.apply(op_type, [x]))
 
 
-# --- normalizations ---------------------------------------------------------------------------------------------------
+# --- normalizations
 
 
 @graph_pass(

@@ -60,7 +60,7 @@ def _is_bound(value: Value | None, *, least: bool, bits: bool = False) -> bool:
     return is_all(value, int(limits.min if least else limits.max))
 
 
-# --- sums -------------------------------------------------------------------------------------------------------------
+# --- sums
 
 
 @rule(
@@ -152,7 +152,7 @@ def subtract_from_zero(m: Match, b: Builder) -> Value | Miss:
     return b.Neg(m[x]) if same_type(m[x], m.root.result) else b.no("the 0 may widen the other operand")
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- products
 
 
 @rule(
@@ -198,7 +198,7 @@ def first_power(m: Match, b: Builder) -> Value | Miss:
     return b.no("integers go through float64") if m[x].dtype is DType.INT64 else _kept(m, b)
 
 
-# --- truth values and bits --------------------------------------------------------------------------------------------
+# --- truth values and bits
 
 
 @rule(
@@ -260,7 +260,7 @@ def and_every_bit(m: Match, b: Builder) -> Value | Miss:
     return _kept(m, b)
 
 
-# --- extremes and parts -----------------------------------------------------------------------------------------------
+# --- extremes and parts
 
 
 @rule(

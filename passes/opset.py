@@ -82,7 +82,7 @@ def _roots(model: Model) -> list[Graph]:
     return [*(function.graph for function in model.functions.values()), model.graph]
 
 
-# --- planning: nothing is edited --------------------------------------------------------------------------------------
+# --- planning: nothing is edited
 
 
 def _plans(model: Model, target: int, *, is_exact: bool) -> list[Spelling]:
@@ -128,7 +128,7 @@ def _refuse_sparse(scope: Graph, target: int) -> None:
         raise Refusal("it holds sparse constants, which there are none of before opset 11")
 
 
-# --- carrying out -----------------------------------------------------------------------------------------------------
+# --- carrying out
 
 
 def _carry_out(plan: Spelling, context: Context, replaced: dict[Value, Value]) -> None:

@@ -200,7 +200,7 @@ def _inside(value: Value, axis: int, before: int, cut: Cut, padded: Value) -> Cu
     return Cut(0, 2**31 - 1) if (start, end) == (0, size) else Cut(start, end)
 
 
-# --- pads of layers ---------------------------------------------------------------------------------------------------
+# --- pads of layers
 
 _PADDED = op.Pad(x, ...)
 

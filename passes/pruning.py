@@ -249,7 +249,7 @@ def _leave_out(node: Node, unread: list[Value], context: Context) -> None:
         graph.set_results(node, node.results[:count])
 
 
-# --- what the file declares -------------------------------------------------------------------------------------------
+# --- what the file declares
 
 
 @graph_pass(
@@ -311,7 +311,7 @@ def stale_value_infos(graph: Graph, context: Context) -> None:
             graph.set_detail("infos", kept)
 
 
-# --- helpers ----------------------------------------------------------------------------------------------------------
+# --- helpers
 
 
 def _scopes(model: Model, op_type: str) -> Iterator[Graph]:

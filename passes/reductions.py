@@ -101,7 +101,7 @@ def _has_plain_shape(node: Node) -> bool:
     return axes is not None and all(isinstance(axis, int) and axis >= 0 for axis in axes)
 
 
-# --- reductions of reductions -----------------------------------------------------------------------------------------
+# --- reductions of reductions
 
 _FIRST = op.one_of("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean")(x, ...)
 

@@ -23,7 +23,7 @@ from passes._storing import erase_dead
 _TARGETS = ("Reshape", "Expand", "Tile", "Slice")
 
 
-# --- constants --------------------------------------------------------------------------------------------------------
+# --- constants
 
 
 @graph_pass(
@@ -128,7 +128,7 @@ def constant_scales(graph: Graph, context: Context) -> None:
             erase_dead([sizes.producer], context)
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- the rest
 
 
 @graph_pass(
@@ -252,7 +252,7 @@ def _take(need: Need, target: Target, plan: Plan, chosen: list[tuple[Need, Piece
     chosen.append((need, piece))
 
 
-# --- edits ------------------------------------------------------------------------------------------------------------
+# --- edits
 
 
 def _carry_out(

@@ -23,7 +23,7 @@ from passes._selections import (
 
 x, index = var("x"), var("index")
 
-# --- a Slice of a Slice -----------------------------------------------------------------------------------------------
+# --- a Slice of a Slice
 
 _CUT = op.Slice(x, ...)
 
@@ -74,7 +74,7 @@ def _merged(value: Value, first: Cuts, user: Node) -> Cuts | None:
     return cuts
 
 
-# --- parts taken from what was put together --------------------------------------------------------------------------
+# --- parts taken from what was put together
 
 _WHOLE = op.Concat(x, ...)
 
@@ -170,7 +170,7 @@ def split_of_concat(m: Match, b: Builder) -> tuple[Value, ...] | Miss:
     return tuple(parts.values)
 
 
-# --- a choice of a choice ---------------------------------------------------------------------------------------------
+# --- a choice of a choice
 
 _CHOICE = op.one_of("Slice", "Gather")(x, ...)
 

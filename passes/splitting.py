@@ -127,7 +127,7 @@ def _squeezes(node: Node, context: Context) -> dict[int, Node] | None:
     return found or None
 
 
-# --- places repeated --------------------------------------------------------------------------------------------------
+# --- places repeated
 
 x = var("x")
 _UNIT = op.Unsqueeze(x, ...)

@@ -179,7 +179,7 @@ def clip_without_bounds(m: Match, b: Builder) -> Value | Miss:
     return _operand(m, b, m[x].dtype is not None and m[x].dtype.is_integer, "infinities are clipped")
 
 
-# --- Where ------------------------------------------------------------------------------------------------------------
+# --- Where
 
 
 _EQUAL = op.Where(c, x, x)

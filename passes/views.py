@@ -221,7 +221,7 @@ def _same(left: Sequence[Dim], right: Sequence[Dim]) -> bool:
     return len(left) == len(right) and all(map(same_dim, left, right))
 
 
-# --- views among other operators --------------------------------------------------------------------------------------
+# --- views among other operators
 
 
 @graph_pass(

@@ -140,7 +140,7 @@ class _Run:
         self.out_of_time = False
         self.first: Benchmark | None = None
 
-    # --- the whole ----------------------------------------------------------------------------------------------------
+    # --- the whole
 
     def run(self) -> Acceptance:
         """Make it right, then make it fast, then see that it is not slower."""
@@ -220,7 +220,7 @@ class _Run:
         settings |= {"deadline": None, "stop_after": None if made.converged else len(made.rewrites)}
         return Acceptance(best.result, report, settings, best.sha256)
 
-    # --- right --------------------------------------------------------------------------------------------------------
+    # --- right
 
     def _made_right(self, best: Candidate) -> Candidate:
         """Leave out, one after the other, the rewrites that make the result different."""
@@ -272,7 +272,7 @@ class _Run:
             return "", 0
         return owner_of(report, found.number), found.number
 
-    # --- fast ---------------------------------------------------------------------------------------------------------
+    # --- fast
 
     def _made_fast(self, best: Candidate, whole: Benchmark) -> Candidate:
         """Leave out, one after the other, the groups without which the result is faster."""
@@ -406,7 +406,7 @@ class _Run:
             candidate.digest = self.tools.digest(candidate.path)
         return candidate.digest
 
-    # --- tools --------------------------------------------------------------------------------------------------------
+    # --- tools
 
     def _measured_whole(self, best: Candidate, seconds: float) -> Benchmark:
         from graphopt import runtime

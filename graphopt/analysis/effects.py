@@ -103,7 +103,7 @@ def is_commutative(domain: str, op_type: str, dtype: DType | None = None, count:
     return op_type in table.COMMUTATIVE
 
 
-# --- effects ----------------------------------------------------------------------------------------------------------
+# --- effects
 
 
 def _effect(node: Node, calls: frozenset[tuple[str, str, str]]) -> Effect:

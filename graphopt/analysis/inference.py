@@ -173,7 +173,7 @@ class Inference:
                 del self._open_calls[function]
         return found
 
-    # --- refining -----------------------------------------------------------------------------------------------------
+    # --- refining
 
     def refine(self, value: Value, fact: Fact) -> None:
         """Add a fact to what is known of a value."""
@@ -226,7 +226,7 @@ class Inference:
             for value, (type, elements) in saved.items():
                 value.type, value.elements = type, elements
 
-    # --- equations ----------------------------------------------------------------------------------------------------
+    # --- equations
 
     def _find_equations(self) -> None:
         """Find what opaque dims must be on every run that succeeds, and infer again with that knowledge."""
@@ -347,7 +347,7 @@ class Inference:
         self.conflicts.append(Conflict(value, known, found))
         _LOGGER.debug("%r: %s was known, %s was found", value, known, found)
 
-    # --- dim names ----------------------------------------------------------------------------------------------------
+    # --- dim names
 
     def _unify_dim_names(self) -> None:
         """Give dims of the main graph's inputs that share a declared name one symbol."""

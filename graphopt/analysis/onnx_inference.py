@@ -73,7 +73,7 @@ def _fixed_types(node: Node) -> Facts:
     return tuple(facts)
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+# --- messages
 
 
 def _node_proto(node: Node) -> NodeProto:

@@ -85,7 +85,7 @@ def _alone(expr: Expr, value: Integer) -> tuple[Atom, Integer] | None:
     return (atom, (value - constant) // factor) if (value - constant) % factor == 0 else None
 
 
-# --- what a Reshape was given -----------------------------------------------------------------------------------------
+# --- what a Reshape was given
 
 
 def _consequences(atom: Atom, value: Integer) -> dict[Atom, Integer]:

@@ -277,7 +277,7 @@ _CHECKS: Final[dict[str, Callable[[Node], bool]]] = {
 }
 
 
-# --- reading operands -------------------------------------------------------------------------------------------------
+# --- reading operands
 
 
 def _shape(node: Node, index: int) -> Shape | None:

@@ -150,7 +150,7 @@ class _Bisection:
             weights_stripped=stripped,
         )
 
-    # --- looking at one model -----------------------------------------------------------------------------------------
+    # --- looking at one model
 
     def _optimize(self, stop_after: int | None, prepare: Callable[[Graph], None] | None = None) -> api.Result:
         options = {**self.options, **self.signature, "stop_after": stop_after, "measure": False}
@@ -182,7 +182,7 @@ class _Bisection:
         result = api.verify(original, other, level=self.options.get("level", "default"), **options)
         return result.reason if result.verdict == "different" else ""
 
-    # --- cutting ------------------------------------------------------------------------------------------------------
+    # --- cutting
 
     def _reproduce(self, guilty: Rewrite, folder: Path, strip: bool) -> tuple[str | None, int, bool]:
         """Write the smallest cut that shows the difference; None if no cut does."""

@@ -33,7 +33,7 @@ class Graph(Structure):
 
     __slots__ = ()
 
-    # --- making nodes (detached: no edit yet) ---------------------------------------------------------------------
+    # --- making nodes (detached: no edit yet)
 
     def make_node(
         self,
@@ -103,7 +103,7 @@ class Graph(Structure):
         self.insert(node)
         return node.results[0]
 
-    # --- the edits ------------------------------------------------------------------------------------------------
+    # --- the edits
 
     def insert(self, node: Node, *, rank: int | None = None) -> None:
         """Put a detached node, with its bodies, into the graph.

@@ -82,7 +82,7 @@ class Model:
             old, self.ir_version = self.ir_version, version
             self.graph.tell(IrVersionSet(self.graph, old, version))
 
-    # --- listeners and rewrites -----------------------------------------------------------------------------------
+    # --- listeners and rewrites
 
     def listen(self, listener: Listener) -> None:
         """Tell a listener of every edit from now on."""

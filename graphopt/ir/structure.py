@@ -69,7 +69,7 @@ class Structure:
         self.return_node.rank = LAST_RANK
         self._edges.add_node(self.return_node)
 
-    # --- reading --------------------------------------------------------------------------------------------------
+    # --- reading
 
     @property
     def nx(self) -> MultiDiGraph[Node]:
@@ -213,7 +213,7 @@ class Structure:
         """The outer values that nodes in this body, or deeper, read."""
         return list(dict.fromkeys(value for _, _, value in reads_from_outside(cast("Graph", self))))
 
-    # --- for readers: no edits ------------------------------------------------------------------------------------
+    # --- for readers: no edits
 
     def populate(self, nodes: Iterable[tuple[Node, Sequence[Value | None]]]) -> None:
         """Put in nodes read from a file, each with the operands it reads; they may read one another in any order.
@@ -241,7 +241,7 @@ class Structure:
         while graph is not None:
             graph._order, graph = None, graph.parent
 
-    # --- what edits are made of -----------------------------------------------------------------------------------
+    # --- what edits are made of
 
     def _register(self, node: Node) -> None:
         node.graph = cast("Graph", self)

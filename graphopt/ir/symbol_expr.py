@@ -258,7 +258,7 @@ class Application(Atom):
         return Application, (self._name, self._args, self._nonnegative)
 
 
-# --- arithmetic -----------------------------------------------------------------------------------------------------
+# --- arithmetic
 
 
 def add(left: Integer, right: Integer) -> Integer:
@@ -370,7 +370,7 @@ def _integer(value: SupportsIndex) -> int:
     return value if type(value) is int else int(operator.index(value))
 
 
-# --- text and digests -----------------------------------------------------------------------------------------------
+# --- text and digests
 
 
 def order_key(expr: int | str | Expr) -> tuple[int, int | str, bytes]:

@@ -96,7 +96,7 @@ def parts_of(expr: Integer) -> list[Expr]:
     return _postorder(expr, known=False)
 
 
-# --- intervals ------------------------------------------------------------------------------------------------------
+# --- intervals
 
 
 def _bounds(expr: Expr) -> _Interval:
@@ -223,7 +223,7 @@ def _monomial_interval(monomial: Monomial) -> _Interval:
     return whole
 
 
-# --- atoms taken apart ----------------------------------------------------------------------------------------------
+# --- atoms taken apart
 
 
 def _lower(expr: Integer, splits: list[int]) -> _Number:

@@ -35,7 +35,7 @@ DEFINITIONS: dict[str, Callable[..., Integer]] = {}
 _MAX_DIVISION_STEPS = 4 * MAX_TERMS
 
 
-# --- division -------------------------------------------------------------------------------------------------------
+# --- division
 
 
 def floordiv(dividend: Integer, divisor: Integer, *, assume_nonzero: bool = False) -> Integer:
@@ -220,7 +220,7 @@ def _common_factor(left: Terms, right: Terms, atoms: bool) -> Integer:
     return from_terms({tuple(shared): gcd(*left.values(), *right.values())})
 
 
-# --- minimum, maximum, other functions ------------------------------------------------------------------------------
+# --- minimum, maximum, other functions
 
 
 def minimum(*args: Integer) -> Integer:

@@ -53,7 +53,7 @@ class Names:
             self._sign_body(body)
         self._name_nodes(everything)
 
-    # --- values ---------------------------------------------------------------------------------------------------
+    # --- values
 
     def _sign_main(self, graph: Graph, signature: Sequence[str]) -> None:
         pairs = list(zip(graph.outputs, signature, strict=True))
@@ -117,7 +117,7 @@ class Names:
             names.append(name)
         self.outputs[body] = names
 
-    # --- nodes ----------------------------------------------------------------------------------------------------
+    # --- nodes
 
     def _name_nodes(self, nodes: list[Node]) -> None:
         taken = self._taken_nodes

@@ -172,7 +172,7 @@ class ModelReader:
             ) from error
         return message
 
-    # --- graphs ---------------------------------------------------------------------------------------------------
+    # --- graphs
 
     def graph(self, graph: Graph, start: int, end: int, scope: Scope) -> None:
         """Fill a graph from the `GraphProto` between two offsets."""
@@ -297,7 +297,7 @@ class ModelReader:
                 values[name].producer.is_pinned = True
         return raw, values
 
-    # --- nodes ----------------------------------------------------------------------------------------------------
+    # --- nodes
 
     def nodes(self, graph: Graph, places: list[Place], scope: Scope) -> list[tuple[Node, NodeParts]]:
         """Make every node and name every result first: files need not be in topological order."""
@@ -358,7 +358,7 @@ class ModelReader:
             raise ModelError(str(error)) from error
         graph.changes = 0
 
-    # --- functions ------------------------------------------------------------------------------------------------
+    # --- functions
 
     def function(self, model: Model, begin: int, start: int, end: int) -> Function:
         """A local function; `begin` is where its field begins."""

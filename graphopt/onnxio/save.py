@@ -249,7 +249,7 @@ def _reported(target: str) -> Iterator[None]:
         raise OutputError(f"cannot write '{target}': {error.strerror}; {advice}") from error
 
 
-# --- the data file of an earlier save ---------------------------------------------------------------------------------
+# --- the data file of an earlier save
 
 
 def _own_data_files(target: str) -> list[str]:

@@ -133,7 +133,7 @@ class _Writer:
         self.value_infos(graph, infos)
         return nodes, infos
 
-    # --- graphs ---------------------------------------------------------------------------------------------------
+    # --- graphs
 
     def graph(self, graph: Graph) -> Message:
         """A `GraphProto`."""
@@ -291,7 +291,7 @@ class _Writer:
                 entry.value = renamed[entry.value]
             out.payload(14, proto.SerializeToString())
 
-    # --- nodes ----------------------------------------------------------------------------------------------------
+    # --- nodes
 
     def is_as_read(self, node: Node) -> bool:
         """True if the bytes the node was read from still say what it is."""

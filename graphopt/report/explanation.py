@@ -203,7 +203,7 @@ def _grouped(misses: Sequence[tuple[Node, Miss]], steps: int) -> tuple[Reason, .
     return tuple(Reason(step, text, len(nodes), tuple(nodes)) for (step, text), nodes in order)
 
 
-# --- for people and machines ------------------------------------------------------------------------------------------
+# --- for people and machines
 
 
 def explanations_json(source: str, explanations: Sequence[Explanation]) -> dict[str, Any]:

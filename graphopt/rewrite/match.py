@@ -126,7 +126,7 @@ class Matcher:
                         return Miss(f"{node.op_type} has another user: {user!r}", len(self._steps))
         return None
 
-    # --- compiling --------------------------------------------------------------------------------------------------
+    # --- compiling
 
     def _add(self, step: Step, reason: str) -> None:
         self._steps.append((step, Miss(reason, len(self._steps))))

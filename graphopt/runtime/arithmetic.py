@@ -139,7 +139,7 @@ def _rule(*op_types: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-# --- element by element -----------------------------------------------------------------------------------------------
+# --- element by element
 
 
 def _alike(*arrays: Array) -> tuple[Array, ...]:
@@ -229,7 +229,7 @@ def _cast(operands: _Operands) -> Array | Tensor:
     return operands.small(0).astype(target.numpy)
 
 
-# --- contents of shapes -----------------------------------------------------------------------------------------------
+# --- contents of shapes
 
 
 @_rule("Shape")
@@ -267,7 +267,7 @@ def _constant_of_shape(operands: _Operands) -> Array:
     return np.full(sizes, value.numpy().reshape(-1)[0])
 
 
-# --- selecting and moving ---------------------------------------------------------------------------------------------
+# --- selecting and moving
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -376,7 +376,7 @@ _REDUCTIONS: Final[dict[str, Callable[[Array, tuple[int, ...], bool], Array]]] =
 }
 
 
-# --- the same bytes under another shape -------------------------------------------------------------------------------
+# --- the same bytes under another shape
 
 
 def relabelled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

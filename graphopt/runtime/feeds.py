@@ -253,7 +253,7 @@ class FeedMaker:
             return [draw(rng, dtype, (2, 3), role, style, shapes) for _ in range(3)]
         return draw(rng, dtype, shapes[port.name], role, style, shapes)
 
-    # --- trying ---------------------------------------------------------------------------------------------------
+    # --- trying
 
     def collect(self, run: Runner, *, tries: int = _TRIES, seconds: float = _SECONDS) -> FeedSet:
         """Try inputs on the original until one works, then others that differ from it in a telling way."""

@@ -76,7 +76,7 @@ class NodeEvaluator:
             results.update(_Evaluation(self, group).run())
         return results
 
-    # --- what stays ---------------------------------------------------------------------------------------------------
+    # --- what stays
 
     def refuse(self, node: Node, reason: str) -> None:
         """Remember that a node as it is now cannot be computed."""
@@ -98,7 +98,7 @@ class NodeEvaluator:
             self.refuse(node, reason)
         return reason is not None
 
-    # --- running ------------------------------------------------------------------------------------------------------
+    # --- running
 
     def execute(
         self, nodes: Sequence[Node], outputs: Sequence[Value], data: Mapping[Value, Tensor], in_worker: bool

@@ -127,7 +127,7 @@ class Batcher:
         if batch:
             yield batch
 
-    # --- what needs the worker ----------------------------------------------------------------------------------------
+    # --- what needs the worker
 
     def _needs_worker(self, node: Node) -> bool:
         """True where nobody knows how long a node takes, how much it makes, or whether it ends the process."""

@@ -146,7 +146,7 @@ def compare_generation(evidence: Evidence, yardstick: Yardstick, steps: int) -> 
     return dataclasses.replace(final, ties=ties, tokens_equal=final.tokens_equal and record.tokens_equal)
 
 
-# --- the way ------------------------------------------------------------------------------------------------------
+# --- the way
 
 
 def _plan(evidence: Evidence, run: Run, steps: int) -> Along | str:
@@ -253,7 +253,7 @@ def _rewritten(evidence: Evidence, along: Along, session: RemoteSession) -> list
             raise GenerationFailedError(sentence, error) from error
 
 
-# --- how far --------------------------------------------------------------------------------------------------------
+# --- how far
 
 
 def _note(along: Along, results: Sequence[Outputs], *, users: bool) -> None:
@@ -357,7 +357,7 @@ def _ask_truth(evidence: Evidence, along: Along, yardstick: Yardstick, results: 
                 )
 
 
-# --- tokens -----------------------------------------------------------------------------------------------------------
+# --- tokens
 
 
 def _tokens(along: Along, yardstick: Yardstick, results: Sequence[Outputs], users: bool) -> tuple[int, str]:

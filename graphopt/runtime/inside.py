@@ -94,7 +94,7 @@ def look_inside(evidence: Evidence, identical: bool) -> Inside:
         return Inside(note=f"values inside were not compared: the runtime does not give them ({error.reason})")
 
 
-# --- where to look ----------------------------------------------------------------------------------------------------
+# --- where to look
 
 
 def _has_random(graph: Graph) -> bool:
@@ -211,7 +211,7 @@ def _unread(suspects: Mapping[Value, bool], right: Graph, tallies: Mapping[str, 
     )
 
 
-# --- comparing --------------------------------------------------------------------------------------------------------
+# --- comparing
 
 
 def _compare(inner: Inner, names: Sequence[str], readers: Sequence[Reader]) -> Inside:

@@ -229,7 +229,7 @@ class _Benchmark:
     def _left(self) -> float:
         return self.wishes.max_time - (time.monotonic() - self.since)
 
-    # --- inputs -------------------------------------------------------------------------------------------------------
+    # --- inputs
 
     def _inputs(
         self, given: Mapping[str, Data] | None, data: str | Path | None, settings: SessionSettings
@@ -276,7 +276,7 @@ class _Benchmark:
             return None
         return planned
 
-    # --- timing -------------------------------------------------------------------------------------------------------
+    # --- timing
 
     def _as_recipe(self, settings: SessionSettings) -> SessionSettings:
         """Settings of the rewritten side."""
@@ -351,7 +351,7 @@ class _Benchmark:
                 found.append(compare(DECODE, timings.tracks[DECODE], "tokens/s", detail, generation.batch))
         return found
 
-    # --- looks --------------------------------------------------------------------------------------------------------
+    # --- looks
 
     def _looks(self, both: tuple[SessionSettings, SessionSettings], feed: Feed) -> tuple[Look, Look]:
         wishes = self.wishes

@@ -79,7 +79,7 @@ def require_free(path: str | os.PathLike[str], *, force: bool) -> None:
         raise OutputError(f"'{path}' exists already; add --force, or choose another file with -o")
 
 
-# --- which model ------------------------------------------------------------------------------------------------------
+# --- which model
 
 
 def fingerprint(path: str | os.PathLike[str]) -> ModelStamp:
@@ -138,7 +138,7 @@ def _sampled(path: Path) -> str:
     return f"{size} bytes, samples {digest.hexdigest()}"
 
 
-# --- which device -----------------------------------------------------------------------------------------------------
+# --- which device
 
 
 def stamp_here(provider: str) -> DeviceStamp:
@@ -206,7 +206,7 @@ def _graphopt_version() -> str:
         return ""
 
 
-# --- applied ----------------------------------------------------------------------------------------------------------
+# --- applied
 
 
 def apply_settings(base: SessionSettings, settings: RunSettings) -> SessionSettings:

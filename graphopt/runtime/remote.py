@@ -21,7 +21,7 @@ from graphopt.runtime.sources import ModelSource
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker, shared_worker
 
-# --- in the worker ----------------------------------------------------------------------------------------------------
+# --- in the worker
 
 _sessions: dict[int, Session] = {}
 _numbers = itertools.count(1)
@@ -65,7 +65,7 @@ def evaluate_here(model: str | bytes, feeds: Mapping[str, Data], settings: Sessi
     return Session(model, settings).run(feeds)
 
 
-# --- outside ----------------------------------------------------------------------------------------------------------
+# --- outside
 
 
 class RemoteSession:

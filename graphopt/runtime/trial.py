@@ -97,7 +97,7 @@ class Trial:
             generation=generation,
         )
 
-    # --- steps ----------------------------------------------------------------------------------------------------
+    # --- steps
 
     def _decide(self) -> tuple[str, str]:
         evidence = self.evidence
@@ -271,7 +271,7 @@ class Trial:
             return self._equal()
         return _failure(error, sentence)
 
-    # --- verdicts -------------------------------------------------------------------------------------------------
+    # --- verdicts
 
     def _judge(self, results: Sequence[Outputs], users: bool) -> str | None:
         """The sentence on the first output that is off; None where all are within."""

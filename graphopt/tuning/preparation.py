@@ -149,7 +149,7 @@ class _Preparation:
         with RemoteSession(self.source, settings, worker=self.worker, timeout=_LOAD_SECONDS) as session:
             yield session
 
-    # --- inputs -------------------------------------------------------------------------------------------------------
+    # --- inputs
 
     def _inputs(self, data: str | Path | None, users: RemoteSession) -> list[tuple[Feed, Outputs]]:
         """The inputs that are timed, at the sizes models are used at, then others and other sizes."""
@@ -199,7 +199,7 @@ class _Preparation:
             typical=typical,
         )
 
-    # --- how far the original is from itself --------------------------------------------------------------------------
+    # --- how far the original is from itself
 
     def _random(self, feeds: Sequence[Feed], references: Sequence[Outputs]) -> set[str]:
         """Outputs that differ under another seed."""

@@ -203,7 +203,7 @@ class _Search:
         ]
         return max(direct, key=lambda item: item[1].ratio, default=((), None))
 
-    # --- rounds -------------------------------------------------------------------------------------------------------
+    # --- rounds
 
     def _come_closer(self, closer: list[Block]) -> bool:
         """The defaults are too far from the original: take the fastest of the first block that holds."""
@@ -320,7 +320,7 @@ class _Search:
         reserve = self.longest if self.steps else 0.0
         return not self.records or self.clock() - self.started + reserve + self.longest / 2 < self.max_time
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end
 
     def _simplify(self) -> None:
         """Leave out, one by one, what makes no difference beyond noise: ties go to what is simpler."""

@@ -156,7 +156,7 @@ def number_of(claim: Dim, numbers: Mapping[Symbol, int]) -> int | None:
         return None
 
 
-# --- shared models ----------------------------------------------------------------------------------------------------
+# --- shared models
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Builder:
         self.count += 1
         return f"v{self.count}"
 
-    # --- choices ------------------------------------------------------------------------------------------------------
+    # --- choices
 
     def pick(self, *choices: Any) -> Any:
         return choices[int(self.rng.integers(len(choices)))]
@@ -51,7 +51,7 @@ class Builder:
         cut = int(self.rng.integers(0, len(shape) + 1)) if self.chance(0.4) else 0
         return [1 if self.chance(0.3) else size for size in shape[cut:]]
 
-    # --- operands -----------------------------------------------------------------------------------------------------
+    # --- operands
 
     def array(self, shape: list[int], dtype: Any = np.float32) -> Array:
         kind = np.dtype(dtype)
@@ -164,7 +164,7 @@ def _axes_form(b: Builder, since: int, operands: list[str], axes: Any, attribute
         attributes["axes"] = list(axes)
 
 
-# --- elementwise ------------------------------------------------------------------------------------------------------
+# --- elementwise
 
 
 @each("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Mean", "Sum")
@@ -214,7 +214,7 @@ def _cast_like(b: Builder) -> None:
     b.op("CastLike", [b.tensor(b.shape()), b.tensor([1], np.int32)])
 
 
-# --- contents ---------------------------------------------------------------------------------------------------------
+# --- contents
 
 
 @each("Add:contents", "Sub:contents", "Mul:contents", "Div:contents", "Mod:contents", "Min:contents", "Max:contents")
@@ -349,7 +349,7 @@ def _eye_like(b: Builder) -> None:
     b.op("EyeLike", [b.tensor(b.shape(2, 2))], dtype=b.pick(None, TensorProto.INT64))
 
 
-# --- views ------------------------------------------------------------------------------------------------------------
+# --- views
 
 
 @case("Reshape")
@@ -453,7 +453,7 @@ def _blocks(b: Builder, op_type: str) -> None:
     b.op(op_type, [b.tensor(shape)], blocksize=2)
 
 
-# --- selecting --------------------------------------------------------------------------------------------------------
+# --- selecting
 
 
 @case("Gather")
@@ -570,7 +570,7 @@ def _top_k(b: Builder) -> None:
     b.op("TopK", [b.tensor([b.size(), 4]), b.numbers([b.pick(0, 1, 2)])], 2, axis=b.pick(0, 1, -1))
 
 
-# --- reductions -------------------------------------------------------------------------------------------------------
+# --- reductions
 
 
 @each("ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2", "ReduceLogSumExp")
@@ -595,7 +595,7 @@ def _arg(b: Builder, op_type: str) -> None:
     b.op(op_type, [b.tensor(shape)], axis=b.axis(3) % 3, keepdims=b.pick(0, 1))
 
 
-# --- products ---------------------------------------------------------------------------------------------------------
+# --- products
 
 
 @case("MatMul")
@@ -631,7 +631,7 @@ def _einsum(b: Builder) -> None:
     b.op("Einsum", [b.tensor(list(shape)) for shape in shapes], equation=equation)
 
 
-# --- windows ----------------------------------------------------------------------------------------------------------
+# --- windows
 
 
 def _window(b: Builder, count: int) -> dict[str, Any]:
@@ -712,7 +712,7 @@ def _nms(b: Builder) -> None:
     b.op("NonMaxSuppression", [b.tensor([1, 4, 4]), b.tensor([1, 2, 4]), b.constant(3)])
 
 
-# --- layers -----------------------------------------------------------------------------------------------------------
+# --- layers
 
 
 @case("LayerNormalization")
@@ -904,7 +904,7 @@ def _sequence(b: Builder) -> None:
     b.op("SequenceAt", [parts, b.constant(0)])
 
 
-# --- programs ---------------------------------------------------------------------------------------------------------
+# --- programs
 
 
 @case("Program")

@@ -70,7 +70,7 @@ def attach(node: Node, name: str, *inner: tuple[str, str]) -> Graph:
     return body
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table
 
 
 def test_every_standard_operator_has_an_entry() -> None:
@@ -111,7 +111,7 @@ def test_may_fail_means_may_fail(op_type: str) -> None:
     assert effect_of(make(op_type, floats(2, 3))) is Effect.PURE_MAY_FAIL
 
 
-# --- effects ----------------------------------------------------------------------------------------------------------
+# --- effects
 
 
 @pytest.mark.parametrize("op_type", sorted(table.RANDOM))
@@ -250,7 +250,7 @@ def test_functions_give_the_effect_of_their_bodies() -> None:
     assert effect_of(calling(("my", "f"))) is Effect.UNKNOWN  # calls itself
 
 
-# --- totality ---------------------------------------------------------------------------------------------------------
+# --- totality
 
 
 TOTAL = [
@@ -369,7 +369,7 @@ def test_broadcasting_of_shapes() -> None:
     assert not broadcast(None, (1,))
 
 
-# --- kinds of operators -----------------------------------------------------------------------------------------------
+# --- kinds of operators
 
 
 def test_commutative() -> None:

@@ -51,7 +51,7 @@ def zeros(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
 
 
-# --- symbols ----------------------------------------------------------------------------------------------------------
+# --- symbols
 
 
 def test_dims_of_equal_names_are_equal_only_if_trusted() -> None:
@@ -107,7 +107,7 @@ def test_dims_beyond_single_precision_are_rounded_as_floats_are() -> None:
     assert element is not None
 
 
-# --- visiting and refining --------------------------------------------------------------------------------------------
+# --- visiting and refining
 
 
 def test_a_detached_node_is_inferred_in_the_opset_of_its_graph() -> None:
@@ -147,7 +147,7 @@ def test_a_malformed_node_is_passed_over() -> None:
     assert shown(graph, "z") == "float[]"
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies
 
 
 def test_the_result_of_if_is_what_both_branches_say() -> None:
@@ -226,7 +226,7 @@ def test_loops_in_loops_are_no_explosion() -> None:
     assert values_by_name(graph)["w"].dtype is DType.FLOAT
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
+# --- functions
 
 
 def test_a_call_of_a_local_function_is_inferred_with_its_operands() -> None:
@@ -248,7 +248,7 @@ def test_what_hangs_on_a_callers_attribute_is_unknown() -> None:
     assert values_by_name(graph)["a"].shape is None
 
 
-# --- bounds -----------------------------------------------------------------------------------------------------------
+# --- bounds
 
 
 def input_dims(graph: Graph) -> list[Symbol]:
@@ -304,7 +304,7 @@ def test_a_convolution_tells_how_small_its_operand_cannot_be() -> None:
     assert [symbol.least for symbol in input_dims(graph)] == [0, 3, 5]
 
 
-# --- operators without a transfer function ----------------------------------------------------------------------------
+# --- operators without a transfer function
 
 
 def test_an_unknown_operator_keeps_the_declared_element_type() -> None:
@@ -331,7 +331,7 @@ def test_sequences_say_what_holds_of_every_element() -> None:
     assert values_by_name(graph)["s"].type == SequenceType(TensorType(DType.FLOAT, (None, 4)))
 
 
-# --- size -------------------------------------------------------------------------------------------------------------
+# --- size
 
 
 def test_a_long_model_is_inferred_without_recursion_and_soon() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,7 @@ def load(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
+common = load("common")
 architectures = load("architectures")
 fusions = load("runtime_fusions")
 noise = load("exporter_noise")
@@ -38,7 +40,45 @@ def entry(nodes: int, verdict: str = "equal", foreign: tuple[str, ...] = ()) -> 
     }
 
 
-# ------------------------------------------------------------------------------------------------------ architectures
+# --- what is written
+
+
+def test_a_result_has_one_row_on_a_line(tmp_path: Path) -> None:
+    rows = [{"model": "a", "ratio": 1.23456789}, {"model": "b", "ratio": float("nan"), "nodes": [123456, 7]}]
+    document = {"schema": 1, "rows": rows, "by": {"one": {"x": 0.5}, "two": 3}, "names": ["…", "b"], "none": []}
+    common.write_json(tmp_path / "made.json", document)
+    text = (tmp_path / "made.json").read_text(encoding="utf-8")
+    assert json.loads(text) == document | {
+        "rows": [{"model": "a", "ratio": 1.235}, {"model": "b", "ratio": None, "nodes": [123456, 7]}]
+    }
+    assert '\n{"model":"a","ratio":1.235},\n' in text
+    assert len(text.splitlines()) == 13
+
+
+def test_a_cell_tells_what_is_not_right() -> None:
+    right = entry(12) | {"seconds": 0.5}
+    assert architectures.kept(right) == [12, 0.5]
+    assert architectures.kept(right, timed=False) == 12
+    changed = right | {"signature": ["output y: float[N] became float[2]"]}
+    assert architectures.kept(changed, timed=False) == [12, "equal", "signature"]
+    wrong = right | {"verdict": "different", "reason": "output y differs"}
+    assert architectures.kept(wrong) == [12, 0.5, "different", "output y differs"]
+    assert architectures.kept({"nodes": None, "seconds": None, "problem": "time limit"}) == "time limit"
+    row = {"model": "m.onnx", "nodes": 20, "group": architectures.OTHERS, "own": {"graphopt": right}, "rivals": {}}
+    assert len(architectures.written(row)) == len(architectures.COLUMNS)
+    assert architectures.written(row)[:5] == ["m", 20, False, [12, 0.5], None]
+
+
+def test_a_model_keeps_its_fusions_that_are_fewer() -> None:
+    sides = {"before": {"nodes": 9, "copies": 0, "operators": {}}, "after": {"nodes": 5, "copies": 0, "operators": {}}}
+    (fusion,) = fusions.fewer({"com.microsoft::NewFusion": 1}, {})
+    document = {"model": "m.onnx", **sides, "fewer": [fusions.asdict(fusion)], "problem": ""}
+    assert fusions.written(document) == {"model": "m", "nodes": [9, 5], "fewer": [["NewFusion", 1, 0, 0, 0, True]]}
+    failed = {"model": "m.onnx", "before": {"problem": "no"}, "after": {}, "fewer": [], "problem": ""}
+    assert fusions.written(failed) == {"model": "m", "problem": "no"}
+
+
+# --- architectures
 
 
 def test_a_wrong_result_is_no_rival() -> None:
@@ -78,7 +118,7 @@ def test_a_model_over_its_limit_or_its_rival_is_told() -> None:
     assert "the goal is" in told[2]
 
 
-# ---------------------------------------------------------------------------------------------------- runtime fusions
+# --- runtime fusions
 
 
 def test_a_stronger_fusion_counts_for_a_weaker_one() -> None:
@@ -113,7 +153,7 @@ def test_an_unknown_operator_of_the_runtime_may_not_get_lost() -> None:
     assert row.lost
 
 
-# ----------------------------------------------------------------------------------------------------- exporter noise
+# --- exporter noise
 
 
 def test_shapes_follow_from_named_sizes(tmp_path: Path) -> None:
@@ -134,7 +174,7 @@ def test_both_forms_are_wanted_where_they_are_compared() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------- features of others
+# --- features of others
 
 
 def test_every_case_is_a_valid_model() -> None:

@@ -251,7 +251,7 @@ def test_frozen_initializers_are_verified_as_frozen(run: Run, tmp_path: Path) ->
     assert operators(tmp_path / "frozen.onnx") == ["Mul"]
 
 
-# --- bad input: one line, exit 2, nothing written, nothing lost -------------------------------------------------------
+# --- bad input: one line, exit 2, nothing written, nothing lost
 
 
 def bad(run: Run, folder: Path, *arguments: object) -> str:

@@ -131,7 +131,7 @@ def test_a_rule_ten_times_slower_is_left_out_by_the_clock(run: Run, tmp_path: Pa
     assert done.json["acceptance"]["device"]
 
 
-# --- a result that differs --------------------------------------------------------------------------------------------
+# --- a result that differs
 
 
 def test_the_rewrite_that_differs_is_named(run: Run, row: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_result_that_does_not_load_is_bisected(run: Run, row: Path, tmp_path: 
     assert done.json["bisection"]["rule"] == "wrong/lie"
 
 
-# --- a pass that fails ------------------------------------------------------------------------------------------------
+# --- a pass that fails
 
 
 def test_a_pass_of_the_user_that_fails_is_the_last_word(run: Run, row: Path, tmp_path: Path) -> None:

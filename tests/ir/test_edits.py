@@ -36,7 +36,7 @@ class Heard:
         self.edits.append(edit)
 
 
-# --- uses -------------------------------------------------------------------------------------------------------------
+# --- uses
 
 
 def test_two_operands_of_one_node_are_two_uses() -> None:
@@ -144,7 +144,7 @@ def test_a_node_with_many_results_is_not_quadratic() -> None:
     assert steps <= 2
 
 
-# --- what edits refuse ------------------------------------------------------------------------------------------------
+# --- what edits refuse
 
 
 def test_a_node_joins_once() -> None:
@@ -276,7 +276,7 @@ def test_positions_that_are_not_there() -> None:
             graph.set_operand(y.producer, index, None)
 
 
-# --- attributes -------------------------------------------------------------------------------------------------------
+# --- attributes
 
 
 def test_attributes_are_checked_against_the_opset() -> None:
@@ -320,7 +320,7 @@ def test_a_body_is_no_attribute() -> None:
         graph.set_attribute(owner, "then_branch", None)
 
 
-# --- the other edits --------------------------------------------------------------------------------------------------
+# --- the other edits
 
 
 def test_replacing_hands_on_the_name_and_what_is_declared() -> None:
@@ -463,7 +463,7 @@ def test_versions_grow_outwards_and_changes_skip_what_became_known() -> None:
     assert inner.changes == inner.parent.changes == graph.changes == 1
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading
 
 
 def test_what_a_graph_tells_of_itself() -> None:

@@ -93,7 +93,7 @@ def at(expr: Integer, values: tuple[int, ...]) -> int:
     return evaluate(expr, dict(zip(SYMBOLS, values, strict=True)))
 
 
-# --- integer arithmetic -----------------------------------------------------------------------------------------------
+# --- integer arithmetic
 
 
 @LIMITS
@@ -153,7 +153,7 @@ def test_substitution_is_evaluation_at_other_values(
     assert at(replaced, values) == expected
 
 
-# --- facts ------------------------------------------------------------------------------------------------------------
+# --- facts
 
 
 @LIMITS
@@ -214,7 +214,7 @@ def test_order_and_equality_that_must_be_found() -> None:
     assert not sym.is_nonzero(SEQ * BATCH)
 
 
-# --- canonical form ---------------------------------------------------------------------------------------------------
+# --- canonical form
 
 
 @LIMITS
@@ -321,7 +321,7 @@ def test_exact_division_examples() -> None:
     assert divide_exactly(5, SEQ) is None
 
 
-# --- one object, in every way -----------------------------------------------------------------------------------------
+# --- one object, in every way
 
 
 PRINTER = """
@@ -474,7 +474,7 @@ def test_opaque_functions_can_be_given_a_meaning() -> None:
         sym.define("max", max)
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
+# --- limits
 
 
 def test_growth_is_bounded() -> None:

@@ -31,10 +31,10 @@ def test_files_match_the_manifest() -> None:
 
 
 def test_files_are_small() -> None:
-    """All files together stay under 3 MB, each under 1 MB."""
+    """All files together stay under 400 kB, each under 150 kB."""
     sizes = [path.stat().st_size for path in FOLDER.glob("*.onnx")]
-    assert sum(sizes) < 3_000_000
-    assert max(sizes) < 1_000_000
+    assert sum(sizes) < 400_000
+    assert max(sizes) < 150_000
 
 
 def test_every_recipe_is_in_the_manifest() -> None:

@@ -146,7 +146,7 @@ def test_lengths_past_the_end_are_never_a_short_slice() -> None:
             list(fields(memoryview(data), 0, len(data)))
 
 
-# --- external data ----------------------------------------------------------------------------------------------------
+# --- external data
 
 
 def external(**entries: str) -> bytes:

@@ -64,7 +64,7 @@ def exported(graph: Graph, **feeds: Any) -> ModelProto:
     return proto
 
 
-# --- outputs ----------------------------------------------------------------------------------------------------------
+# --- outputs
 
 
 def test_what_takes_an_outputs_place_takes_its_name() -> None:
@@ -163,7 +163,7 @@ def test_more_outputs_than_the_file_had() -> None:
     assert len(run(proto, x=X)) == 3
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies
 
 
 @pytest.mark.parametrize("branch", [True, False])
@@ -260,7 +260,7 @@ def test_a_copied_node_with_bodies_gets_names_of_its_own() -> None:
     np.testing.assert_equal(run(proto, x=X, c=np.array(True)), np.array(expected, np.float32))
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
+# --- functions
 
 
 def test_a_function_that_returns_its_operand_needs_an_identity() -> None:
@@ -286,7 +286,7 @@ def test_a_function_with_other_outputs() -> None:
     assert list(to_proto(graph).functions[1].output) == ["o", "c"]
 
 
-# --- new values and nodes ---------------------------------------------------------------------------------------------
+# --- new values and nodes
 
 
 def test_what_is_new_is_named_uniquely() -> None:

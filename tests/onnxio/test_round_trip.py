@@ -107,7 +107,7 @@ def _unname(model: ModelProto) -> None:
                 lists += [graph.node for graph in (attribute.g, *attribute.graphs) if graph.node]
 
 
-# --- what the graph knows ---------------------------------------------------------------------------------------------
+# --- what the graph knows
 
 
 def test_metadata() -> None:
@@ -296,7 +296,7 @@ def test_inputs_without_type_stay_so() -> None:
     assert not written(MODELS["containers"]()).graph.input[3].type.HasField("tensor_type")
 
 
-# --- files that are not as they should be -----------------------------------------------------------------------------
+# --- files that are not as they should be
 
 
 def test_nodes_out_of_order_are_put_in_order() -> None:

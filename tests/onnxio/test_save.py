@@ -82,7 +82,7 @@ def external(inline: Path) -> Path:
     return inline
 
 
-# --- forms ------------------------------------------------------------------------------------------------------------
+# --- forms
 
 
 def test_external_data_lies_beside_the_model(inline: Path, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_stamp_is_set_and_set_again(inline: Path) -> None:
     onnx.checker.check_model(onnx.load(inline))
 
 
-# --- references -------------------------------------------------------------------------------------------------------
+# --- references
 
 
 def test_weights_may_stay_in_the_original(inline: Path, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_what_is_overwritten_is_not_referred_to(inline: Path, tmp_path: Path) ->
     np.testing.assert_array_equal(run(inline), expected)
 
 
-# --- over what is there -----------------------------------------------------------------------------------------------
+# --- over what is there
 
 
 def test_over_its_own_input(inline: Path) -> None:
@@ -339,7 +339,7 @@ def test_through_a_link(inline: Path, tmp_path: Path) -> None:
     assert (folder / "new.onnx").read_bytes() == stored.read_bytes()
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------------
+# --- what goes wrong
 
 
 def fail(*_: Any, **__: Any) -> NoReturn:
@@ -471,7 +471,7 @@ def test_a_name_too_long_is_said(inline: Path, tmp_path: Path) -> None:
         save(load(inline), tmp_path / ("n" * 250 + ".onnx"), external_data=True)
 
 
-# --- staging ----------------------------------------------------------------------------------------------------------
+# --- staging
 
 
 def test_a_staged_model_runs_before_it_is_there(inline: Path, tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ def test_a_staged_model_may_go_to_another_name(inline: Path, tmp_path: Path) -> 
     assert len(data_files(tmp_path)) == 1
 
 
-# --- copying ----------------------------------------------------------------------------------------------------------
+# --- copying
 
 
 def large() -> Graph:

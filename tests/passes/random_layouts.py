@@ -58,7 +58,7 @@ class Maker:
     def mixed(self, *names: str) -> list[str]:
         return self.choose.sample(names, len(names))
 
-    # --- kinds of nodes ---------------------------------------------------------------------------------------------
+    # --- kinds of nodes
 
     def transpose(self, x: str, shape: Shape) -> None:
         layouts = [[0, 3, 1, 2], [0, 2, 3, 1]] if len(shape) == 4 else [list(range(len(shape)))[::-1]]

@@ -54,7 +54,7 @@ def left(text: str, *, level: str = "default", opset: int = 21) -> dict[str, int
     return operators(result)
 
 
-# --- several rules together -------------------------------------------------------------------------------------------
+# --- several rules together
 
 
 def test_root_mean_square_normalization_needs_no_reciprocal() -> None:
@@ -103,7 +103,7 @@ def test_masks_of_truth_values_become_choices() -> None:
     assert left(text) == {"And": 1, "Where": 1}
 
 
-# --- what must stay ---------------------------------------------------------------------------------------------------
+# --- what must stay
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_number_is_found_behind_views() -> None:
     assert left(text) == {"Identity": 1}
 
 
-# --- constants that meet ----------------------------------------------------------------------------------------------
+# --- constants that meet
 
 
 def test_the_products_of_integers_wrap_around() -> None:
@@ -159,7 +159,7 @@ def test_sums_of_stored_numbers_that_are_rounded_are_known(left: float, right: f
     assert operators(run(model, *ALGEBRA, level="default")) == {"Add": 1 if exact else 2}
 
 
-# --- random expressions -----------------------------------------------------------------------------------------------
+# --- random expressions
 
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 3), (2, 1), (1, 3))
 _TYPES = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "j": TensorProto.INT32, "b": TensorProto.BOOL}

@@ -13,7 +13,7 @@ X = {"x": floats(2)}
 BOTH = [{**X, "c": np.array(flag)} for flag in (True, False)]
 
 
-# --- If ---------------------------------------------------------------------------------------------------------------
+# --- If
 
 
 @pytest.mark.parametrize("condition", [0, 1])
@@ -249,7 +249,7 @@ def test_before_ir_4_what_was_inside_needs_no_listing() -> None:
     assert_equal(model, result, [X])
 
 
-# --- Loop -------------------------------------------------------------------------------------------------------------
+# --- Loop
 
 
 PLAIN = "again = Identity(go) r = Mul(s, x) e = Neg(s)"

@@ -19,7 +19,7 @@ def _names(values: object) -> list[str]:
     return [value.name for value in values]  # type: ignore[attr-defined]
 
 
-# --- If ---------------------------------------------------------------------------------------------------------------
+# --- If
 
 
 def test_unread_results_of_an_if_go_from_both_branches() -> None:
@@ -72,7 +72,7 @@ def test_a_kept_result_stays() -> None:
     assert list(result.graph.node[0].output) == ["y", "kept"]
 
 
-# --- Loop -------------------------------------------------------------------------------------------------------------
+# --- Loop
 
 
 def test_unread_stacks_and_idle_state_go() -> None:
@@ -177,7 +177,7 @@ def test_state_of_an_unknown_operator_stays() -> None:
     assert operators(result)["Print"] == 1
 
 
-# --- Scan -------------------------------------------------------------------------------------------------------------
+# --- Scan
 
 
 def _scan() -> ModelProto:

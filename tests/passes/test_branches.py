@@ -27,7 +27,7 @@ def _if(then: str, other: str, outputs: str = "float[2] y", *, extra: str = "", 
     )
 
 
-# --- work of both branches --------------------------------------------------------------------------------------------
+# --- work of both branches
 
 
 def test_equal_branches_in_another_order_leave_no_if() -> None:
@@ -105,7 +105,7 @@ def test_what_is_kept_by_name_stays() -> None:
     assert operators(run(model, *ALL, keep=["kept"])) == operators(model)
 
 
-# --- conditions -------------------------------------------------------------------------------------------------------
+# --- conditions
 
 
 def _nested(condition: str, inner: str, other: str = "Abs(x)") -> ModelProto:
@@ -202,7 +202,7 @@ def test_chains_of_ifs_on_one_condition_become_one() -> None:
     assert_equal(model, result, [{"x": X["x"], "c": np.array(flag)} for flag in (True, False)])
 
 
-# --- choices ----------------------------------------------------------------------------------------------------------
+# --- choices
 
 
 def _choice(dtype: str, shapes: tuple[str, str] = ("[2]", "[2]"), condition: str = "") -> ModelProto:

@@ -19,7 +19,7 @@ def _stored(model: ModelProto) -> list[str]:
     return [tensor.name for tensor in model.graph.initializer]
 
 
-# --- constants --------------------------------------------------------------------------------------------------------
+# --- constants
 
 
 def _two_constants(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> ModelProto:
@@ -141,7 +141,7 @@ def test_bodies_read_large_constants_from_outside_and_keep_small_parameters() ->
     assert_equal(model, result, [{"x": floats(300), "c": np.array(flag)} for flag in (True, False)])
 
 
-# --- expressions ------------------------------------------------------------------------------------------------------
+# --- expressions
 
 
 def _result(body: str, text: str = "float[2, 3] x => float[2, 3] y", *, opset: int = 18) -> ModelProto:
@@ -260,7 +260,7 @@ def test_a_kept_node_is_the_one_that_stays() -> None:
     assert [node.output[0] for node in result.graph.node if node.op_type == "Exp"] == ["a", "kept"]
 
 
-# --- graph outputs ----------------------------------------------------------------------------------------------------
+# --- graph outputs
 
 
 def test_two_outputs_keep_their_names() -> None:
@@ -291,7 +291,7 @@ def test_one_output_and_one_inner_value_are_one() -> None:
         assert_equal(model, result, [{"x": floats(2, 3)}])
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies
 
 
 def test_a_body_uses_what_is_computed_around_it_even_later() -> None:
@@ -438,7 +438,7 @@ def test_inside_functions_and_between_their_calls() -> None:
     assert_equal(model, result, [X])
 
 
-# --- what a body returns ----------------------------------------------------------------------------------------------
+# --- what a body returns
 
 
 def test_a_body_returns_a_small_constant_of_its_own() -> None:

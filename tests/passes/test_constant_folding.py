@@ -83,7 +83,7 @@ X2 = {"x": np.array([1.5, -2], np.float32)}
 F = np.float32
 
 
-# --- what is folded ---------------------------------------------------------------------------------------------------
+# --- what is folded
 
 
 def test_only_the_last_results_are_stored_under_their_names(fold: Any) -> None:
@@ -200,7 +200,7 @@ def test_sizes_nobody_knows_are_found_by_computing(fold: Any) -> None:
     assert operators(result) == ["Add"]
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
+# --- shapes
 
 
 def test_what_follows_from_fixed_dims_is_stored_and_dynamic_dims_stay(fold: Any) -> None:
@@ -264,7 +264,7 @@ def test_declared_dims_of_inner_values_are_no_evidence(fold: Any) -> None:
     assert operators(result) == ["Reshape", "Shape"]
 
 
-# --- what must stay ---------------------------------------------------------------------------------------------------
+# --- what must stay
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ def test_a_cast_to_float16_that_rounds_nothing_is_exact(fold: Any) -> None:
     assert operators(fold(model, [{"x": np.array([1.1, 2.2], np.float16)}])) == ["Cast", "Mul", "Mul"]
 
 
-# --- size -------------------------------------------------------------------------------------------------------------
+# --- size
 
 
 def test_a_small_result_of_large_values_is_folded(fold: Any) -> None:
@@ -522,7 +522,7 @@ def test_results_of_unknown_size_are_judged_by_what_they_turn_out_to_be(fold: An
     assert len(result.model.SerializeToString()) < 2000
 
 
-# --- bodies and functions ---------------------------------------------------------------------------------------------
+# --- bodies and functions
 
 
 def test_constants_inside_bodies_stay_there(fold: Any) -> None:
@@ -593,7 +593,7 @@ def test_calls_of_functions_stay(fold: Any) -> None:
     assert operators(fold(text, [X2])) == ["f", "Add"]
 
 
-# --- storage ----------------------------------------------------------------------------------------------------------
+# --- storage
 
 
 def test_constant_nodes_become_initializers_of_the_same_name(fold: Any) -> None:
@@ -652,7 +652,7 @@ def test_quantization_annotations_and_pinned_constants_survive(fold: Any) -> Non
     assert "a" in constants(result)  # training may name it
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# --- time
 
 
 def seconds(result: Result) -> float:
@@ -686,7 +686,7 @@ def test_a_long_chain_that_stays_is_not_walked_again_and_again(fold: Any) -> Non
     assert chain(4000) < 12 * max(chain(500), 0.1)
 
 
-# --- any graph --------------------------------------------------------------------------------------------------------
+# --- any graph
 
 
 def random_model(seed: int) -> ModelProto:
@@ -738,7 +738,7 @@ def test_any_graph(fold: Any, seed: int, limit: int) -> None:
         assert not any(all(name in stored for name in inner.input) for inner in alive)
 
 
-# --- models that are there --------------------------------------------------------------------------------------------
+# --- models that are there
 
 
 def shared_models() -> list[Path]:

@@ -28,7 +28,7 @@ def left(text: str, *, level: str = "exact", opset: int = 18) -> dict[str, int]:
     return operators(run(model, *BOTH, level=level))
 
 
-# --- at the edges of a graph ------------------------------------------------------------------------------------------
+# --- at the edges of a graph
 
 
 def test_every_no_op_between_an_input_and_an_output() -> None:
@@ -100,7 +100,7 @@ def test_sequences_and_strings_pass_through() -> None:
     assert left(text) == {"Identity": 1, "Relu": 1}  # the output that is an input needs a name of its own
 
 
-# --- shapes the model computes ----------------------------------------------------------------------------------------
+# --- shapes the model computes
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_slices_against_numpy() -> None:
     assert removed > 3
 
 
-# --- training, and old spellings --------------------------------------------------------------------------------------
+# --- training, and old spellings
 
 
 @pytest.mark.parametrize(("opset", "body"), [(7, "Dropout<ratio = 0.4>(x)"), (10, "Dropout(x)"), (12, "Dropout(x, r)")])
@@ -205,7 +205,7 @@ def test_an_empty_list_of_axes_squeezes_everything() -> None:
     assert left(text) == {"Relu": 1, "Squeeze": 1}
 
 
-# --- numbers ----------------------------------------------------------------------------------------------------------
+# --- numbers
 
 
 def _on_specials(text: str, level: str, numeric: str, gone: bool) -> None:
@@ -255,7 +255,7 @@ def test_reductions_that_compute_something_even_for_one_element(reduction: str) 
     assert left(text, level="default") == {"Neg": 1, reduction: 1}
 
 
-# --- with other passes ------------------------------------------------------------------------------------------------
+# --- with other passes
 
 
 def test_a_no_op_and_a_factor_that_folds_to_one_both_go_right() -> None:

@@ -46,7 +46,7 @@ def cost(model: ModelProto) -> tuple[int, int]:
     return Transposes(graph, lambda _: False).total()
 
 
-# --- permutations and blocks ------------------------------------------------------------------------------------------
+# --- permutations and blocks
 
 
 def test_permutations_against_numpy() -> None:
@@ -74,7 +74,7 @@ def test_blocks_of_a_reshape() -> None:
     assert blocks_of((None, 3), (None, 3)) is None
 
 
-# --- what carries a Transpose -----------------------------------------------------------------------------------------
+# --- what carries a Transpose
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_softmax_of_old_opsets_is_another_operator() -> None:
     assert transposes(text, opset=13) == 0
 
 
-# --- operands that broadcast ------------------------------------------------------------------------------------------
+# --- operands that broadcast
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 4), (3, 1), (5, 1, 1), (5, 3, 4), (1, 1, 1, 1), (2, 1, 1, 4)])
@@ -228,7 +228,7 @@ def test_where_with_a_scalar_branch() -> None:
     assert transposes(text, level="default") == 0
 
 
-# --- what pays --------------------------------------------------------------------------------------------------------
+# --- what pays
 
 
 def test_a_transpose_moves_to_where_less_is_moved() -> None:
@@ -311,7 +311,7 @@ def test_transposes_inside_gemm() -> None:
     assert transposes(text, feeds=feeds) == 2  # bits of the last place depend on how a matrix lies in memory
 
 
-# --- weights ----------------------------------------------------------------------------------------------------------
+# --- weights
 
 
 def _with_weight(readers: int, size: int) -> ModelProto:
@@ -351,7 +351,7 @@ def test_an_overridable_weight_is_not_turned() -> None:
     assert transposes(text, feeds=[{"x": floats(2, 3)}, {"x": floats(2, 3), "w": floats(3, 2)}]) == 1
 
 
-# --- quantized graphs, halves -----------------------------------------------------------------------------------------
+# --- quantized graphs, halves
 
 
 def test_quantized_weights_stay_quantized() -> None:
@@ -384,7 +384,7 @@ def test_halves_are_not_exact() -> None:
     assert "Transpose" not in operators(run(model, layout, level="default"))
 
 
-# --- bodies -----------------------------------------------------------------------------------------------------------
+# --- bodies
 
 
 def test_inside_branches_and_loops() -> None:
@@ -417,7 +417,7 @@ def test_a_value_captured_by_a_body_keeps_its_order() -> None:
     assert_equal(model, result, [{**X, "c": np.array(flag)} for flag in (True, False)])
 
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
+# --- shapes
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_the_shape_of_a_transpose() -> None:
     assert_equal(model, result, [X, {"x": floats(1, 4, 5, 3)}])
 
 
-# --- real and random models -------------------------------------------------------------------------------------------
+# --- real and random models
 
 
 def test_a_channels_last_export_loses_almost_all() -> None:

@@ -64,7 +64,7 @@ def _aggressive(model: ModelProto) -> ModelProto:
     return to_proto(graph)
 
 
-# --- work that does not change ----------------------------------------------------------------------------------------
+# --- work that does not change
 
 
 def test_work_moves_out_of_nested_loops_in_one_go() -> None:
@@ -131,7 +131,7 @@ def test_what_is_kept_by_name_stays() -> None:
     assert _inside(run(_loop("n = Neg(z) r = Add(s, n)"), *ALL, keep=["n"])) == ["Add", "Neg"]
 
 
-# --- state ------------------------------------------------------------------------------------------------------------
+# --- state
 
 
 def test_state_that_is_handed_on_is_read_from_outside() -> None:
@@ -185,7 +185,7 @@ def test_swapped_states_stay() -> None:
     assert_equal(model, result, STARTS)
 
 
-# --- unrolling --------------------------------------------------------------------------------------------------------
+# --- unrolling
 
 
 COUNTED = "f = Cast<to = 1>(i) g = Exp(f) h = Mul(g, f) k = Add(h, g) r = Mul(s, k)"
@@ -216,7 +216,7 @@ def test_a_loop_that_may_end_early_stays() -> None:
     assert "Loop" in operators(_aggressive(model))
 
 
-# --- Scan -------------------------------------------------------------------------------------------------------------
+# --- Scan
 
 
 def _scan(attributes: str, body: str, operands: str, inputs: str, outputs: str = "float[2] y") -> ModelProto:

@@ -40,7 +40,7 @@ def refusal(text: str, source: int, target: int) -> str:
     return str(caught.value)
 
 
-# --- nothing forgotten ------------------------------------------------------------------------------------------------
+# --- nothing forgotten
 
 
 def test_every_change_of_every_operator_is_told_of() -> None:
@@ -96,7 +96,7 @@ def test_every_operator_gets_over_every_change_or_says_why_not(op_type: str) -> 
     assert all(said)
 
 
-# --- the whole model or nothing ---------------------------------------------------------------------------------------
+# --- the whole model or nothing
 
 
 def test_the_message_names_node_and_reason_and_nothing_is_converted() -> None:
@@ -213,7 +213,7 @@ def test_an_attribute_of_the_caller_becomes_a_constant_of_the_function() -> None
     assert_equal(model, result, ({"x": floats(2, 3)},))
 
 
-# --- operator by operator ---------------------------------------------------------------------------------------------
+# --- operator by operator
 
 CASES = {
     "axes": ("(float[2,3,4] x) => (float[2,3] y) { y = ReduceMean<axes = [-1], keepdims = 0>(x) }", 11),

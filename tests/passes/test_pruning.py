@@ -11,7 +11,7 @@ from graphopt import load
 X = {"x": floats(2)}
 
 
-# --- dead code --------------------------------------------------------------------------------------------------------
+# --- dead code
 
 
 def test_dead_chains_go_and_what_they_captured() -> None:
@@ -136,7 +136,7 @@ def test_quantization_annotations_hold_what_they_name() -> None:
     assert result.graph.quantization_annotation == model.graph.quantization_annotation
 
 
-# --- optional results -------------------------------------------------------------------------------------------------
+# --- optional results
 
 
 def _lstm(results: str) -> ModelProto:
@@ -211,7 +211,7 @@ def test_a_kept_result_is_not_left_out() -> None:
     assert list(run(_lstm("a, h, c"), pruning, keep=("c",)).graph.node[0].output) == ["a", "h", "c"]
 
 
-# --- declarations -----------------------------------------------------------------------------------------------------
+# --- declarations
 
 FUNCTIONS = """
 <domain: "local", opset_import: ["" : 18, "local" : 1]> Outer (a) => (b) { b = local.Inner(a) }
@@ -262,7 +262,7 @@ def test_types_of_values_that_do_not_exist_go() -> None:
     assert [info.name for info in run(model, pruning).graph.value_info] == ["t"]
 
 
-# --- around it --------------------------------------------------------------------------------------------------------
+# --- around it
 
 
 def test_metadata_and_doc_strings_stay() -> None:

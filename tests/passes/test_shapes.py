@@ -30,7 +30,7 @@ def changed(text: str, feeds: Sequence[dict[str, Any]], *, opset: int = 18, **op
     return [node.op_type for node in nodes_of(result.graph) if node.op_type != "Constant"]
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------
+# --- targets
 
 
 def test_dims_in_place_are_copied() -> None:
@@ -115,7 +115,7 @@ def test_scales_are_given_where_they_are_the_same_numbers() -> None:
     assert changed(text, [{"x": tensor(n, 2, 4, 4)} for n in (1, 2)]) == ["Resize"]
 
 
-# --- fewest nodes -----------------------------------------------------------------------------------------------------
+# --- fewest nodes
 
 
 @pytest.mark.parametrize("opset", [11, 13, 14, 15, 18, 21])
@@ -253,7 +253,7 @@ def test_random_programs(seed: int) -> None:
     assert len(changed(text, feeds, opset=opset)) <= before
 
 
-# --- lookups ----------------------------------------------------------------------------------------------------------
+# --- lookups
 
 _LOOKUP = """g (float[B, S] x, bool[M, L] mask) => (bool[B, 1, 1, L] y)
 <int64 zero = {0}, int64 one = {1}, int64[3] a = {1, 2, 3}, int64[3] b = {0, 1, 2}> {
@@ -316,7 +316,7 @@ def test_pairs_of_a_row_and_a_column() -> None:
     assert "Range" not in found
 
 
-# --- expands ----------------------------------------------------------------------------------------------------------
+# --- expands
 
 
 def test_a_comparison_that_always_holds_is_not_computed() -> None:

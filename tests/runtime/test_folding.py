@@ -50,7 +50,7 @@ def node(op_type: str, operands: str, results: str, name: str = "", **attributes
 ONES = np.ones(3, np.float32)
 
 
-# --- what is given back -----------------------------------------------------------------------------------------------
+# --- what is given back
 
 
 def test_only_what_others_read_is_given_back() -> None:
@@ -103,7 +103,7 @@ def test_the_bits_are_those_of_the_unoptimized_runtime() -> None:
     assert found["y"].numpy().tobytes() == expected.tobytes()
 
 
-# --- element types ----------------------------------------------------------------------------------------------------
+# --- element types
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_scalar_and_an_empty_tensor() -> None:
     assert found["e"].shape == (0,)
 
 
-# --- failures ---------------------------------------------------------------------------------------------------------
+# --- failures
 
 
 def test_a_node_without_kernel_costs_only_itself() -> None:
@@ -309,7 +309,7 @@ def test_without_the_runtime_small_integers_are_still_computed(monkeypatch: pyte
     assert evaluator.sessions == 1
 
 
-# --- limits and speed -------------------------------------------------------------------------------------------------
+# --- limits and speed
 
 
 def test_small_integers_need_neither_session_nor_runtime() -> None:

@@ -54,7 +54,7 @@ def quietly(*arguments: Any) -> loading.LoadedModel:
         return runtime.load(*arguments)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files
 
 
 def test_a_recipe_lies_beside_its_model_and_is_found_there(model: Path) -> None:
@@ -118,7 +118,7 @@ def test_no_file_is_told(tmp_path: Path, model: Path) -> None:
         runtime.load(tmp_path / "no.onnx")
 
 
-# --- another model ----------------------------------------------------------------------------------------------------
+# --- another model
 
 
 def test_a_changed_model_is_an_error(model: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_rewritten_model_of_a_recipe_is_run(model: Path, tmp_path: Path) -> 
         runtime.load(model)
 
 
-# --- another device ---------------------------------------------------------------------------------------------------
+# --- another device
 
 
 def test_another_device_is_a_warning_that_says_what_differs(model: Path) -> None:
@@ -205,7 +205,7 @@ def test_the_cpu_runs_where_cuda_does_not_start(model: Path, monkeypatch: pytest
     assert loaded.run({"x": X})["y"].shape == (3, 4)
 
 
-# --- plain code -------------------------------------------------------------------------------------------------------
+# --- plain code
 
 
 def test_the_code_of_a_recipe_runs_without_graphopt(model: Path) -> None:
@@ -229,7 +229,7 @@ def test_the_code_for_a_gpu_brings_its_libraries_in(model: Path) -> None:
     assert "gpu_graph_id" in text
 
 
-# --- CUDA graphs ------------------------------------------------------------------------------------------------------
+# --- CUDA graphs
 
 
 class FakeRaw:

@@ -22,7 +22,7 @@ def sample(dtype: DType) -> np.ndarray:
     return np.array(values).astype(dtype.numpy).reshape(2, 3)
 
 
-# --- element types ----------------------------------------------------------------------------------------------------
+# --- element types
 
 
 def test_types_are_those_of_onnx() -> None:
@@ -62,7 +62,7 @@ def test_a_type_onnx_lacks() -> None:
         DType.from_numpy(np.dtype("datetime64[s]"))
 
 
-# --- tensors ----------------------------------------------------------------------------------------------------------
+# --- tensors
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
@@ -175,7 +175,7 @@ def test_data_is_decoded_once_and_only_when_asked_for() -> None:
     assert len(calls) == 1
 
 
-# --- mapped files -----------------------------------------------------------------------------------------------------
+# --- mapped files
 
 
 def test_a_file_is_mapped_once(tmp_path: Path) -> None:

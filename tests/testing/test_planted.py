@@ -23,7 +23,7 @@ def complaints(item: Item) -> list[str]:
     return [f"{report.name}: {report.reason}" for report in check_item(owner, item) if not report.ok]
 
 
-# --- wrong ------------------------------------------------------------------------------------------------------------
+# --- wrong
 
 
 @rule(
@@ -100,7 +100,7 @@ def test_wrong_rules_are_caught(item: Item) -> None:
     assert complaints(item)
 
 
-# --- right, although bits move on the way -----------------------------------------------------------------------------
+# --- right, although bits move on the way
 
 
 _WEIGHT = f"<float[64,8] w = {{{', '.join(['0.1'] * 512)}}}>"
@@ -171,7 +171,7 @@ def test_right_rules_raise_no_alarm(item: Item) -> None:
     assert complaints(item) == []
 
 
-# --- what nobody can judge here ---------------------------------------------------------------------------------------
+# --- what nobody can judge here
 
 
 @rule(

@@ -56,7 +56,7 @@ def known(value: Value | None) -> Fact:
     return UNKNOWN if value is None else Fact(value.type, contents(value))
 
 
-# --- statements that hold of either -----------------------------------------------------------------------------------
+# --- statements that hold of either
 
 
 def either(left: Fact, right: Fact) -> Fact:
@@ -97,7 +97,7 @@ def _either_elements(left: Elements | None, right: Elements | None) -> Elements 
     return tuple(_either_dim(one, other) for one, other in zip(left, right, strict=True))
 
 
-# --- If ---------------------------------------------------------------------------------------------------------------
+# --- If
 
 
 def _if(node: Node, runner: Runner) -> Facts:
@@ -113,7 +113,7 @@ def _if(node: Node, runner: Runner) -> Facts:
     return tuple(either(known(left), known(right)) for left, right in pairs)
 
 
-# --- Loop -------------------------------------------------------------------------------------------------------------
+# --- Loop
 
 
 def _loop(node: Node, runner: Runner) -> Facts:
@@ -187,7 +187,7 @@ def _stacked(value: Value, length: Dim, axis: int) -> Fact:
     return tensor(value.dtype, (*value.shape[:place], length, *value.shape[place:]))
 
 
-# --- Scan -------------------------------------------------------------------------------------------------------------
+# --- Scan
 
 
 def _scan(node: Node, runner: Runner) -> Facts:

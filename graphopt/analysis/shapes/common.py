@@ -56,7 +56,7 @@ def transfer(*op_types: str, domain: str = "") -> Callable[[Transfer], Transfer]
     return enter
 
 
-# --- facts ----------------------------------------------------------------------------------------------------------
+# --- facts
 
 
 def tensor(dtype: DType | None, shape: Sequence[Dim] | None, elements: Elements | None = None) -> Fact:
@@ -78,7 +78,7 @@ def vector(dtype: DType | None, array: Array | None, shape: Sequence[Dim] | None
     return one(dtype, array.shape, tuple(array.reshape(-1).tolist()))
 
 
-# --- operands -------------------------------------------------------------------------------------------------------
+# --- operands
 
 
 def shape_of(value: Value | None) -> Shape | None:
@@ -189,7 +189,7 @@ def is_known_absent(node: Node, name: str) -> bool:
     return node.param(name) is None
 
 
-# --- dims -----------------------------------------------------------------------------------------------------------
+# --- dims
 
 
 def axis_of(axis: int, rank: int) -> int | None:

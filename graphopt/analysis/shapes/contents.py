@@ -137,7 +137,7 @@ def mapped(value: Value | None, operation: Callable[[Any], Any], dtype: DType | 
     return result
 
 
-# --- operations -----------------------------------------------------------------------------------------------------
+# --- operations
 
 
 def add(left: Integer, right: Integer) -> Dim:

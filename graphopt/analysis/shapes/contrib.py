@@ -146,7 +146,7 @@ def _channels_last(shape: Shape | None) -> Shape | None:
     return None if shape is None or len(shape) < 2 else (shape[0], *shape[2:], shape[1])
 
 
-# --- attention --------------------------------------------------------------------------------------------------------
+# --- attention
 
 
 @transfer("Attention", "QAttention", domain=_MS)
@@ -228,7 +228,7 @@ def group_query_attention(node: Node) -> Facts:
     return (tensor(dtype, query), tensor(dtype_of(node.operand(3)), cached), tensor(dtype_of(node.operand(4)), cached))
 
 
-# --- quantization -----------------------------------------------------------------------------------------------------
+# --- quantization
 
 
 @transfer("QuantizeLinear", "DequantizeLinear", domain=_MS)

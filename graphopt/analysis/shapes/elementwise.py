@@ -211,7 +211,7 @@ def _chosen(node: Node, dtype: DType | None) -> Array | None:
     return result
 
 
-# --- one operand whose contents matter -------------------------------------------------------------------------------
+# --- one operand whose contents matter
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "Neg": lambda item: -item,

@@ -44,7 +44,7 @@ def rms_normalization(node: Node) -> Facts:
     return one(dtype_of(node.operand(1)) or dtype_of(node.operands[0]), shape_of(node.operands[0]))
 
 
-# --- recurrence -------------------------------------------------------------------------------------------------------
+# --- recurrence
 
 
 @transfer("LSTM", "GRU", "RNN")
@@ -69,7 +69,7 @@ def recurrent(node: Node) -> Facts:
     return (tensor(dtype, whole), tensor(dtype, last), tensor(dtype, last))
 
 
-# --- attention --------------------------------------------------------------------------------------------------------
+# --- attention
 
 
 @transfer("RotaryEmbedding")
@@ -131,7 +131,7 @@ def _share(dim: Dim, heads: Dim) -> Dim:
     return floordiv(dim, heads) if dim is not None and isinstance(heads, int) and heads > 0 else None
 
 
-# --- losses -----------------------------------------------------------------------------------------------------------
+# --- losses
 
 
 @transfer("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")

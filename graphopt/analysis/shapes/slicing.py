@@ -151,7 +151,7 @@ def _places(size: int, start: int, end: int, step: int) -> list[int]:
     return list(range(min(max(first, 0), size - 1), min(max(last, -1), size - 1), step))
 
 
-# --- Pad ------------------------------------------------------------------------------------------------------------
+# --- Pad
 
 
 @transfer("Pad")

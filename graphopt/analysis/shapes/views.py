@@ -60,7 +60,7 @@ def reshaped(node: Node, shape: Sequence[Dim] | None) -> Facts:
     return one(dtype_of(value), shape, elements)
 
 
-# --- Reshape --------------------------------------------------------------------------------------------------------
+# --- Reshape
 
 
 def size_or(size: Integer, other: Integer) -> Integer:
@@ -179,7 +179,7 @@ def _vanishes_with(old: Shape, target: Sequence[Dim], index: int) -> bool:
     return all(other is not None and is_nonzero(other) for other in others)
 
 
-# --- other views ------------------------------------------------------------------------------------------------------
+# --- other views
 
 
 @transfer("Flatten")
@@ -313,7 +313,7 @@ def running(node: Node) -> Facts:
     return (Fact(value.type, tuple(sums[::-1] if node.param("reverse") else sums)),)
 
 
-# --- axes helpers shared by this family -------------------------------------------------------------------------------
+# --- axes helpers shared by this family
 
 
 def without_axis(shape: Shape | None, axis: int) -> Shape | None:

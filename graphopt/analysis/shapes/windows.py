@@ -60,7 +60,7 @@ def _kernel(node: Node, weights: Shape | None, rank: int) -> Sequence[Dim] | Non
     return weights[2:] if weights is not None and len(weights) == rank else None
 
 
-# --- convolution ------------------------------------------------------------------------------------------------------
+# --- convolution
 
 
 def convolved(node: Node, dims: Shape | None, weights: Shape | None) -> Shape | None:
@@ -152,7 +152,7 @@ def _transposed_dim(window: Window, axis: int, dim: Dim, extra: int) -> Dim:
     return None if reach is None else (dim - 1) * stride + extra + reach - window.begins[axis] - window.ends[axis]
 
 
-# --- pooling ----------------------------------------------------------------------------------------------------------
+# --- pooling
 
 
 @transfer("MaxPool", "AveragePool", "LpPool")
