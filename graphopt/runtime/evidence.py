@@ -10,6 +10,7 @@ from pathlib import Path
 from graphopt.errors import ExecutionError
 from graphopt.ir import Graph
 from graphopt.runtime.compare import compare, scale_of
+from graphopt.runtime.contents import count_operators
 from graphopt.runtime.decoding import cache_pairs, decoder_feeds
 from graphopt.runtime.feeds import Feed, FeedMaker, FeedOptions, FeedSet
 from graphopt.runtime.remote import RemoteSession
@@ -22,6 +23,7 @@ from graphopt.runtime.tolerance import FACTOR, Noise, has_floats, noise, one_ulp
 from graphopt.runtime.userdata import read_data
 from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker
+from graphopt.targets import MICROSOFT
 
 Outputs = dict[str, Data]
 # Runs with inputs moved by an ulp, for each feed: the largest of few elements scatters.
@@ -187,16 +189,26 @@ class Evidence:
         Raises:
             RewrittenFailedError: One fails.
         """
-        results = []
-        for feed, _ in self.found.working:
-            try:
-                results.append(session.run(feed.values))
-            except ExecutionError as error:
-                sentence = (
-                    f"the original runs at {feed.label} and the rewritten model does not ({error.reason}): {error}"
-                )
-                raise RewrittenFailedError(sentence, error) from error
-        return results
+        return self._run_all(session, None)
+
+    def as_judged_run(self, session: RemoteSession) -> list[Outputs]:
+        """All feeds, but for empty ones at which operators fail that only the rewritten model has; those are set aside.
+
+        Kernels of the runtime's own operators are written for at least one element: they divide by an empty dim, start
+        a kernel of no threads, or refuse. A model that was fused for a runtime is such a kernel's from then on.
+
+        Raises:
+            RewrittenFailedError: One fails that is not empty, or though nothing was fused.
+        """
+        return self._run_all(session, self.found.refused if self._is_fused() else None)
+
+    def _is_fused(self) -> bool:
+        """True if the rewritten model has operators of the runtime's own which the original does not have."""
+        try:
+            before, after = count_operators(self.original), count_operators(self.rewritten)
+        except ValueError:
+            return False
+        return any(name.startswith(f"{MICROSOFT}::") for name in after - before)
 
     def as_users_run(self, session: RemoteSession) -> list[Outputs]:
         """All feeds, but for empty ones at which the runtime fails; those are set aside.
@@ -207,19 +219,27 @@ class Evidence:
         Raises:
             RewrittenFailedError: One that is not empty fails.
         """
+        return self._run_all(session, self.found.unoptimized)
+
+    def _run_all(self, session: RemoteSession, aside: list[tuple[Feed, str]] | None) -> list[Outputs]:
+        """All feeds; empty ones that fail go `aside`, if there is such a list and some other feed.
+
+        Raises:
+            RewrittenFailedError: Another one fails.
+        """
         results, ran = [], []
-        may_fail = not all(feed.is_empty for feed, _ in self.found.working)
+        may_fail = aside is not None and not all(feed.is_empty for feed, _ in self.found.working)
         for feed, outputs in self.found.working:
             try:
                 results.append(session.run(feed.values))
                 ran.append((feed, outputs))
             except ExecutionError as error:
-                if not (feed.is_empty and may_fail):
+                if aside is None or not (feed.is_empty and may_fail):
                     sentence = (
                         f"the original runs at {feed.label} and the rewritten model does not ({error.reason}): {error}"
                     )
                     raise RewrittenFailedError(sentence, error) from error
-                self.found.unoptimized.append((feed, f"{error.reason}: {error}"))
+                aside.append((feed, f"{error.reason}: {error}"))
         self.found.working = ran
         return results
 

@@ -91,6 +91,8 @@ class FeedSet:
     Attributes:
         working: (feed, outputs of the original).
         failing: (feed, the original's error).
+        refused: (feed, the error): empty ones at which operators of the runtime's own fail that only the rewritten
+            model has.
         unoptimized: (feed, the runtime's error): empty ones at which the runtime's own optimizations of the rewritten
             model fail, though without them it gives what the original gives.
         advice: Why no feed works and what to type; empty where one does.
@@ -101,6 +103,7 @@ class FeedSet:
 
     working: list[tuple[Feed, dict[str, Data]]] = field(default_factory=list)
     failing: list[tuple[Feed, str]] = field(default_factory=list)
+    refused: list[tuple[Feed, str]] = field(default_factory=list)
     unoptimized: list[tuple[Feed, str]] = field(default_factory=list)
     advice: str = ""
     error: ExecutionError | None = None

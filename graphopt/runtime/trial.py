@@ -174,7 +174,7 @@ class Trial:
                 mismatch = _signature(evidence.info, session.info)
                 if mismatch:
                     return "different", mismatch
-                results = evidence.strictly(session)
+                results = evidence.as_judged_run(session)
         except RewrittenFailedError as failure:
             return _failure(failure.cause, str(failure))
         except KernelMissingError as error:
@@ -184,6 +184,11 @@ class Trial:
             )
         except ExecutionError as error:
             return _failure(error, f"the original runs and the rewritten model does not ({error.reason}): {error}")
+        for feed, why in evidence.found.refused:
+            self.notes.append(
+                f"at {feed.label} the original runs and the rewritten model fails: its fused operators take nothing "
+                f"empty ({why}); feed it nothing empty, or optimize with --target portable"
+            )
         return self._compare(results) or self._rewritten_as_users()
 
     def _compare(self, results: Sequence[Outputs]) -> tuple[str, str] | None:
@@ -346,7 +351,11 @@ def _feed_records(found: FeedSet) -> tuple[FeedRecord, ...]:
         )
         for feed, why in found.unoptimized
     ]
-    return (*worked, *aside, *failed)
+    refused = [
+        FeedRecord(feed.label, feed.sizes, f"covers nothing, the fused operators take nothing empty: {why}")
+        for feed, why in found.refused
+    ]
+    return (*worked, *aside, *refused, *failed)
 
 
 def _signature(original: SessionInfo, rewritten: SessionInfo) -> str:
