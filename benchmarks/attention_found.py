@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 from common import console, find_models, table, versions, write_json
@@ -134,6 +135,17 @@ def look_at(path: Path, target: str, *, verifies: bool) -> Row:
     return row
 
 
+def kept(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return rows without what is empty; targets with the same result share one, with the seconds of the first."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        entry = {key: value for key, value in asdict(row).items() if value not in ("", {}, 0)}
+        target, seconds = entry.pop("target"), entry.pop("seconds", None)
+        made = found.setdefault((row.model, repr(entry)), {**entry, "seconds": seconds, "targets": []})
+        made["targets"].append(target)
+    return list(found.values())
+
+
 def main() -> None:
     """Print a table, and write it as JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -171,9 +183,7 @@ def main() -> None:
             arguments.json,
             {
                 "versions": versions("onnxruntime-gpu", "onnx"),
-                "rows": [
-                    {key: value for key, value in asdict(row).items() if value not in ("", {}, 0)} for row in rows
-                ],
+                "rows": kept(rows),
             },
         )
     if any(row.error or row.verdict not in ("", "equal") for row in rows):

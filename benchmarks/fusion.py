@@ -130,6 +130,8 @@ def measure(name: str, model: Path, folder: Path, options: argparse.Namespace) -
         row |= {"nodes": [result.report.nodes_before, result.report.nodes_after], "fusions": fusions(result)}
         row["optimize_seconds"] = round(result.report.seconds, 3)
         row["runs"] = [ask(path, options.provider) for path in (model, fused)]
+        for graph in row["runs"]:
+            graph.pop("operators", None)  # too long to keep
         row["verdicts"] = [judged(model, fused, where) for where in dict.fromkeys((options.provider, "cpu"))]
         row["default"] = timed(model, fused, options)
         if options.graphs:

@@ -34,6 +34,7 @@ from graphopt.runtime import Worker, doctor
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 _SIDES = ("original", "rewritten")
+_TRIAL = ("settings", "verdict", "ratio", "low", "high", "error")  # settings: on top of what it ran against
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ def timed(job: Job, model: Path, target: Path, options: argparse.Namespace) -> d
     for side in _SIDES:
         if latency[side] is not None:
             latency[side]["label"] = side  # the folders of this machine tell nobody anything
-            (latency[side]["placement"] or {}).pop("assigned", None)  # node by node: too long to keep
+            for key in ("assigned", "operators"):  # too long to keep
+                (latency[side]["placement"] or {}).pop(key, None)
     row: dict[str, Any] = {
         "latency": latency,
         "against_itself": {"verdict": itself.verdict, "ratio": itself.ratio, "low": itself.low, "high": itself.high},
@@ -103,7 +105,17 @@ def tuned(model: Path, feeds: Mapping[str, Any], seconds: float) -> dict[str, An
         found = tune(model, max_time=seconds, write=False, **feeds).to_json()
     except GraphoptError as error:
         return {"problem": str(error)}
-    return {key: value for key, value in found.items() if key not in ("model", "path", "out")}
+    recipe = {
+        key: value for key, value in found["recipe"].items() if key not in ("original", "model", "feeds", "stamp")
+    }
+    recipe["columns"] = list(_TRIAL)
+    recipe["trials"] = [[_added(trial), *(trial[key] for key in _TRIAL[1:])] for trial in recipe["trials"]]
+    return {"recipe": recipe} | {key: found[key] for key in ("seconds", "notes") if found[key]}
+
+
+def _added(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a trial that are not those of what it ran against."""
+    return {key: value for key, value in trial["settings"].items() if trial["against"].get(key) != value}
 
 
 def exported(name: str, folder: Path) -> Path:

@@ -159,7 +159,7 @@ def write_deep_encoder(path: Path) -> None:
 
     def build(torch: Any, networks: Any) -> tuple[Any, tuple[Any, ...]]:
         ones = torch.ones(2, 8, dtype=torch.int64)
-        return networks.Encoder(layers=12, hidden=64, heads=4, vocabulary=200), (ones, ones, ones * 0)
+        return networks.Encoder(layers=12, hidden=64, heads=4, vocabulary=200, wide=256), (ones, ones, ones * 0)
 
     names = ["input_ids", "attention_mask", "token_type_ids"]
     axes = {0: "batch", 1: "sequence"}

@@ -79,13 +79,13 @@ class ResNet(nn.Module):  # type: ignore[misc, unused-ignore]
 class EncoderLayer(nn.Module):  # type: ignore[misc, unused-ignore]
     """One transformer encoder layer, normalized after each half, with a GELU."""
 
-    def __init__(self, hidden: int, heads: int) -> None:
+    def __init__(self, hidden: int, heads: int, wide: int) -> None:
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
         self.output = nn.Linear(hidden, hidden)
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, wide), nn.Linear(wide, hidden)
         self.dropout = nn.Dropout(0.1)
 
     def split(self, x: Tensor) -> Tensor:
@@ -105,13 +105,13 @@ class EncoderLayer(nn.Module):  # type: ignore[misc, unused-ignore]
 class Encoder(nn.Module):  # type: ignore[misc, unused-ignore]
     """A text encoder of the BERT family."""
 
-    def __init__(self, layers: int = 2, hidden: int = 16, heads: int = 2, vocabulary: int = 60) -> None:
+    def __init__(self, layers: int = 2, hidden: int = 16, heads: int = 2, vocabulary: int = 60, wide: int = 24) -> None:
         super().__init__()
         self.words, self.types = nn.Embedding(vocabulary, hidden), nn.Embedding(2, hidden)
         self.positions = nn.Embedding(64, hidden)
         self.register_buffer("position_ids", torch.arange(64).unsqueeze(0))
         self.norm = nn.LayerNorm(hidden)
-        self.layers = nn.ModuleList([EncoderLayer(hidden, heads) for _ in range(layers)])
+        self.layers = nn.ModuleList([EncoderLayer(hidden, heads, wide) for _ in range(layers)])
         self.pooler = nn.Linear(hidden, hidden)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
