@@ -1,11 +1,13 @@
 """Optimize whole folders of models at every level and check each result: the table that says whether anything broke.
 
-    python benchmarks/shared_models.py FOLDER [--levels exact,default] [-j 2] [--cli] [--json FILE]
+    python benchmarks/shared_models.py FOLDER [--levels exact,default] [--targets portable,ort-cpu] [-j 2] [--json FILE]
 
 Models are the .onnx files of the folder and the members of its .zip files. Worker processes take many models each; one
 that crashes or runs past its limit is replaced, and the stage it was in says what the entry is. Nothing of graphopt's
 own verification is used (`checking.py` does that). A model that ONNX Runtime cannot run is *not verified*: its
-structure is still checked. The exit code is 1 on any crash, wrong output, changed signature or lost validity.
+structure is still checked. Results for `ort-cuda` are compared on the CPU provider; those with an operator that it has
+no kernel for are *not verified*, too. The exit code is 1 on any crash, wrong output, changed signature or lost
+validity.
 """
 
 from __future__ import annotations
@@ -32,27 +34,58 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from checking import Original, checker_problem, short, signature_differences
-from common import CHECKOUT, console, count_model_nodes, end_group, quiet_environment, table, versions, write_json
+from checking import Original, Verdict, checker_problem, short, signature_differences
+from common import (
+    CHECKOUT,
+    bodies,
+    console,
+    count_model_nodes,
+    end_group,
+    quiet_environment,
+    table,
+    versions,
+    write_json,
+)
 from feeds import InputSpec, read_index
 
 FAILURES = ("crash", "pass failed", "wrong", "signature", "invalid")
+# What a runtime says, through the error's class or text, where it has no kernel for an operator.
+NO_KERNEL = ("NotImplemented", "NOT_IMPLEMENTED", "Could not find an implementation")
+# Operators that the runtime has in the standard domain where ONNX, whose checker knows nothing of them, has none:
+# below the opset that brought them, or at all.
+ONLY_THE_RUNTIME_HAS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a model is optimized at and for; `target/level` as text."""
+
+    target: str
+    level: str
+
+    def __str__(self) -> str:
+        return f"{self.target}/{self.level}"
+
+    @classmethod
+    def of(cls, text: str) -> Setting:
+        """Read `target/level`."""
+        return cls(*text.split("/"))
 
 
 @dataclass(slots=True)
 class Job:
-    """One model with the levels still to do; `careful` grows each time the original itself took the worker down."""
+    """One model with the settings still to do; `careful` grows each time the original itself took the worker down."""
 
     name: str
     path: str
     specs: list[InputSpec] | None
-    levels: list[str]
+    settings: list[str]
     careful: int = 0
 
 
 @dataclass(slots=True)
 class Entry:
-    """What became of one model at one level.
+    """What became of one model at one level, for one target.
 
     Attributes:
         status: `ok`, `crash`, `pass failed` (and was rolled back), `wrong`, `signature`, `invalid` (the checker no
@@ -71,6 +104,12 @@ class Entry:
     feeds: list[str] = field(default_factory=list)
     raised: str = ""
     converged: bool = True
+    target: str = "portable"
+
+    @property
+    def setting(self) -> str:
+        """The level and target as one text."""
+        return str(Setting(self.target, self.level))
 
 
 # --- inside a worker
@@ -96,23 +135,25 @@ def worker(cli: str, memory_gb: float) -> None:
 
 
 def work(job: Job, folder: Path, cli: str) -> Iterator[dict[str, Any]]:
-    """Do one job; yield the stages it enters and an entry per level."""
+    """Do one job; yield the stages it enters and an entry per setting."""
     yield {"stage": "original"}
     path = Path(job.path)
+    settings = [Setting.of(text) for text in job.settings]
     try:
         original = Original(path, job.specs if job.careful < 2 else [], variations=job.careful < 1)
     except Exception as error:
-        yield from ({"entry": asdict(Entry(job.name, level, "not verified", short(error)))} for level in job.levels)
+        for setting in settings:
+            yield {"entry": asdict(Entry(job.name, setting.level, "not verified", short(error), target=setting.target))}
         return
     if job.careful >= 2:
         original.answers, original.unverifiable = [], "the original takes the process down"
-    for level in job.levels:
-        target = folder / f"{path.stem}.{level}.onnx"
-        entry = Entry(job.name, level, "ok", before=count_model_nodes(original.model))
-        yield {"stage": f"optimize at {level}", "level": level}
+    for setting in settings:
+        result = folder / f"{path.stem}.{setting.target}.{setting.level}.onnx"
+        entry = Entry(job.name, setting.level, "ok", before=count_model_nodes(original.model), target=setting.target)
+        yield {"stage": f"optimize at {setting}", "setting": str(setting)}
         start = time.perf_counter()
         try:
-            optimize(path, target, entry, cli)
+            optimize(path, result, entry, cli)
         except Exception as error:
             broken = original.checker_problem and original.unverifiable.startswith("the original does not load")
             entry.status, entry.reason = ("refused" if broken and is_refusal(error) else "crash"), short(error)
@@ -120,8 +161,8 @@ def work(job: Job, folder: Path, cli: str) -> Iterator[dict[str, Any]]:
             yield {"entry": asdict(entry)}
             continue
         entry.seconds = time.perf_counter() - start
-        yield {"stage": f"check the result at {level}", "level": level}
-        examine(original, target, entry)
+        yield {"stage": f"check the result at {setting}", "setting": str(setting)}
+        examine(original, result, entry)
         yield {"entry": asdict(entry)}
         for left in folder.iterdir():
             left.unlink()
@@ -131,12 +172,14 @@ def optimize(source: Path, target: Path, entry: Entry, cli: str) -> None:
     """Optimize one file through the API, or through the command if one is given; note passes that failed."""
     if cli:
         command = [*cli.split("\t"), "optimize", str(source), "-o", str(target), "--level", entry.level]
-        command += ["--no-verify", "--strict", "--quiet", "--force"]
+        command += ["--target", entry.target, "--no-verify", "--strict", "--quiet", "--force"]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode or not target.exists():
             raise RuntimeError(f"exit {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}")
         return
-    result = importlib.import_module("graphopt").optimize(str(source), level=entry.level, verify=False)
+    result = importlib.import_module("graphopt").optimize(
+        str(source), level=entry.level, target=entry.target, verify=False
+    )
     result.save(str(target))
     entry.converged = result.report.converged
     if result.report.failures:
@@ -165,15 +208,49 @@ def examine(original: Original, target: Path, entry: Entry) -> None:
     if changes := signature_differences(original.model, rewritten):
         entry.status, entry.reason = "signature", "; ".join(changes)[:300]
         return
-    if original.checker_problem is None and (problem := checker_problem(target)):
+    checked = target if entry.target == "portable" else as_checked(rewritten, target)
+    if original.checker_problem is None and (problem := checker_problem(checked)):
         entry.status, entry.reason = "invalid", problem
         return
     verdict = original.compare(target, exact=entry.level == "exact")
+    if entry.target == "ort-cuda" and lacks_a_kernel(verdict):
+        verdict = Verdict("not verified", f"the CPU provider lacks a kernel: {verdict.reason}")
     entry.feeds = verdict.feeds
     if entry.status == "pass failed" and verdict.verdict != "different":
         return
     entry.status = {"equal": "ok", "different": "wrong", "not verified": "not verified"}[verdict.verdict]
     entry.reason = verdict.reason
+
+
+def as_checked(model: onnx.ModelProto, path: Path) -> Path:
+    """Return where the model lies as ONNX's checker can read it: stand-ins where only the runtime has the operator."""
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    todo, found = [model.graph], 0
+    while todo:
+        graph = todo.pop()
+        for node in list(graph.node):
+            todo += bodies(node)
+            if not node.domain and opset < ONLY_THE_RUNTIME_HAS.get(node.op_type, 0):
+                found += 1
+                first, *others = stand_ins(node)
+                node.CopyFrom(first)
+                graph.node.extend(others)  # read by none, or the checker says so
+    if not found:
+        return path
+    checked = path.with_suffix(".checked.onnx")
+    onnx.save(model, checked)
+    return checked
+
+
+def stand_ins(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Return an Identity for each result of a node: the same names and dtypes, which is what the checker asks of it."""
+    return [onnx.helper.make_node("Identity", [node.input[0]], [name]) for name in node.output if name]
+
+
+def lacks_a_kernel(verdict: Verdict) -> bool:
+    """Say whether a result could not be run at all because the provider has no kernel for one of its operators."""
+    fails = verdict.reason.startswith(("the result does not load", "the result fails"))
+    return verdict.verdict == "different" and fails and any(text in verdict.reason for text in NO_KERNEL)
 
 
 # --- the parent
@@ -212,7 +289,7 @@ class WorkerProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         specs = None if job.specs is None else [[s.name, s.dtype, s.shape, s.fill] for s in job.specs]
-        text = {"name": job.name, "path": job.path, "specs": specs, "levels": job.levels, "careful": job.careful}
+        text = {"name": job.name, "path": job.path, "specs": specs, "settings": job.settings, "careful": job.careful}
         process.stdin.write((json.dumps(text) + "\n").encode())
         process.stdin.flush()
         entries: list[Entry] = []
@@ -243,15 +320,18 @@ def command_line() -> list[str]:
 
 
 def after_a_crash(job: Job, entries: list[Entry], stage: dict[str, Any], ended: str) -> tuple[Entry | None, Job | None]:
-    """Say what a worker's early end means: an entry for the level it was at, and the job with what is left to do."""
-    level = stage.get("level")
-    if level is None:  # the original took it down; try with less of it, at last with none
+    """Say what a worker's early end means: an entry for the setting it was at, and the job with what is left to do."""
+    text = stage.get("setting")
+    if text is None:  # the original took it down; try with less of it, at last with none
         careful = job.careful + 1
         if careful > 3:
-            return Entry(job.name, job.levels[0], "crash", f"{ended} with the original"), None
-        return None, Job(job.name, job.path, job.specs, job.levels, careful)
-    left = [other for other in job.levels if other != level and other not in {entry.level for entry in entries}]
-    entry = Entry(job.name, level, "crash", f"{stage['stage']}: {ended}")
+            first = Setting.of(job.settings[0])
+            return Entry(job.name, first.level, "crash", f"{ended} with the original", target=first.target), None
+        return None, Job(job.name, job.path, job.specs, job.settings, careful)
+    done = {text, *(entry.setting for entry in entries)}
+    left = [other for other in job.settings if other not in done]
+    setting = Setting.of(text)
+    entry = Entry(job.name, setting.level, "crash", f"{stage['stage']}: {ended}", target=setting.target)
     return entry, Job(job.name, job.path, job.specs, left, job.careful) if left else None
 
 
@@ -281,7 +361,7 @@ def run_jobs(jobs: list[Job], options: argparse.Namespace) -> list[Entry]:
                     entries.extend(done)
                     for entry in done:
                         if entry.status in FAILURES:
-                            text = f"{entry.status}: {entry.name} at {entry.level}: {entry.reason}"
+                            text = f"{entry.status}: {entry.name} at {entry.setting}: {entry.reason}"
                             screen.print(text, soft_wrap=True, markup=False)
                 job = again
         process.stop()
@@ -293,16 +373,16 @@ def run_jobs(jobs: list[Job], options: argparse.Namespace) -> list[Entry]:
         for thread in threads:
             thread.join()
     place = {job.name: index for index, job in enumerate(jobs)}
-    return sorted(entries, key=lambda entry: (place[entry.name], entry.level))
+    return sorted(entries, key=lambda entry: (place[entry.name], entry.setting))
 
 
-def gather(folder: Path, scratch: Path, levels: list[str], only: str) -> list[Job]:
+def gather(folder: Path, scratch: Path, settings: list[str], only: str) -> list[Job]:
     """List the models of a folder; members of zips are unpacked into `scratch`."""
     index = read_index(folder)
     jobs = []
     for path in sorted(folder.rglob("*.onnx")):
         name = str(path.relative_to(folder))
-        jobs.append(Job(name, str(path), index.get(name), levels))
+        jobs.append(Job(name, str(path), index.get(name), settings))
     for archive in sorted(folder.glob("*.zip")):
         with zipfile.ZipFile(archive) as content:
             for member in sorted(name for name in content.namelist() if name.endswith(".onnx")):
@@ -311,16 +391,16 @@ def gather(folder: Path, scratch: Path, levels: list[str], only: str) -> list[Jo
                 with content.open(member) as source, target.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
                 name = f"{archive.name}/{member}"
-                jobs.append(Job(name, str(target), index.get(name), levels))
+                jobs.append(Job(name, str(target), index.get(name), settings))
     return [job for job in jobs if only in job.name]
 
 
-def report(entries: list[Entry], levels: list[str]) -> None:
+def report(entries: list[Entry], settings: list[str]) -> None:
     """Print the table, the failures' counts and the reasons for what was not verified."""
     screen = console()
     rows = []
-    for level in levels:
-        mine = [entry for entry in entries if entry.level == level]
+    for setting in settings:
+        mine = [entry for entry in entries if entry.setting == setting]
         count = Counter(entry.status for entry in mine)
         finished = [entry for entry in mine if entry.after or entry.status == "ok"]
         before, after = sum(entry.before for entry in finished), sum(entry.after for entry in finished)
@@ -328,11 +408,20 @@ def report(entries: list[Entry], levels: list[str]) -> None:
         raised = sum(bool(entry.raised) for entry in mine)
         wandering = sum(not entry.converged for entry in mine)
         rows.append(
-            [level, len(mine), *counts, wandering, raised, before, after, f"{sum(entry.seconds for entry in mine):.1f}"]
+            [
+                setting,
+                len(mine),
+                *counts,
+                wandering,
+                raised,
+                before,
+                after,
+                f"{sum(entry.seconds for entry in mine):.1f}",
+            ]
         )
-    columns = ["level", "models", "ok", "crashes", "pass failed", "wrong", "signature", "invalid", "refused"]
+    columns = ["target/level", "models", "ok", "crashes", "pass failed", "wrong", "signature", "invalid", "refused"]
     columns += ["not verified", "not converged", "opset raised", "nodes before", "nodes after", "seconds"]
-    screen.print(table("every model at every level", columns, rows))
+    screen.print(table("every model, for every target, at every level", columns, rows))
     reasons: dict[str, dict[str, None]] = {}
     for entry in entries:
         if entry.status in ("not verified", "refused"):
@@ -342,7 +431,7 @@ def report(entries: list[Entry], levels: list[str]) -> None:
     if grown := [entry for entry in entries if entry.after > entry.before]:
         screen.print(f"{len(grown)} results have more nodes than their originals:")
         for entry in grown[:20]:
-            screen.print(f"  {entry.name} at {entry.level}: {entry.before} to {entry.after}", markup=False)
+            screen.print(f"  {entry.name} at {entry.setting}: {entry.before} to {entry.after}", markup=False)
 
 
 def plain_reason(reason: str) -> str:
@@ -351,6 +440,12 @@ def plain_reason(reason: str) -> str:
     if first.startswith("the original"):
         return f"{first}: {rest.partition(':')[0]}" if rest else first
     return re.sub(r"\d[\d.e+-]*", "#", re.sub(r"/\S+", "", reason))[:110]
+
+
+def settings_of(targets: list[str], levels: list[str]) -> list[str]:
+    """List the settings to try: every level for every target, but exact only where nothing may be fused."""
+    pairs = [(target, level) for target in targets for level in levels]
+    return [str(Setting(target, level)) for target, level in pairs if target == "portable" or level != "exact"]
 
 
 def default_folder() -> Path:
@@ -367,6 +462,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="default: $GRAPHOPT_SHARED, ../shared/models, or models")
     parser.add_argument("--levels", default="exact,default", help="default: exact,default")
+    parser.add_argument(
+        "--targets",
+        default="portable",
+        help="of portable, ort-cpu and ort-cuda; what fuses rounds, so exact is for portable only; default portable",
+    )
     parser.add_argument("-j", "--jobs", type=int, default=2, help="worker processes; default 2")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one stage of one model; default 120")
     parser.add_argument("--memory-gb", type=float, default=8.0, help="memory limit of a worker; default 8")
@@ -378,15 +478,17 @@ def main() -> int:
     if options.worker is not None:
         worker(options.worker, options.memory_gb)
         return 0
-    levels = options.levels.split(",")
+    settings = settings_of(options.targets.split(","), options.levels.split(","))
+    if not settings:
+        parser.error("at level exact there is nothing to do but for the target portable; name another level or target")
     folder = options.folder or default_folder()
     with tempfile.TemporaryDirectory(prefix="graphopt-members-") as scratch:
-        jobs = gather(folder, Path(scratch), levels, options.only)
+        jobs = gather(folder, Path(scratch), settings, options.only)
         if not jobs:
             parser.error(f"no models in {folder}: give a folder with .onnx or .zip files")
         start = time.perf_counter()
         entries = run_jobs(jobs, options)
-    report(entries, levels)
+    report(entries, settings)
     seconds = time.perf_counter() - start
     console().print(f"{len(jobs)} models from {folder} in {seconds:.0f} s with {options.jobs} workers")
     if options.json:

@@ -129,7 +129,7 @@ class _Bisection:
             why = f"the time was up; the first bad rewrite is one of {low} to {high}, made by {named}"
             return Bisection(rewrites=last, reason=why, suspects=tuple(among))
         if found is None or found.number == 0:
-            why = "no difference was found after all rewrites" if found is None else f"bad as it is: {found.reason}"
+            why = self._nothing() if found is None else self._bad_at_once(found.reason)
             return Bisection(rewrites=last, reason=why, trials=1 if found is None else found.trials)
         after = self._optimize(found.number).report.rewrites
         guilty = next((item for item in after if item.number == found.number), after[-1])
@@ -148,6 +148,23 @@ class _Bisection:
             reproducer=path,
             reproducer_nodes=nodes,
             weights_stripped=stripped,
+        )
+
+    def _nothing(self) -> str:
+        """Why there is nothing to find."""
+        if self.command is None:
+            return "no difference was found after all rewrites"
+        at_end = "" if "{}" in self.command else "; it has no {} in it, so the file was put at its end"
+        return f"'{self.command}' finds no difference after all rewrites{at_end}"
+
+    def _bad_at_once(self, reason: str) -> str:
+        """What to do where the model is bad before anything was rewritten."""
+        if self.command is None:
+            return f"bad as it is: {reason}; no rewrite is to blame"
+        at_end = "" if "{}" in self.command else " (it has no {} in it, so the file was put at its end)"
+        return (
+            f"bad as it is, before any rewrite: {reason}{at_end}; so the check is what to mend: it has to succeed on "
+            "the original and fail on what was rewritten"
         )
 
     # --- looking at one model
@@ -300,7 +317,12 @@ def _feed_options(verify: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run(command: str, path: str) -> str:
     """Run a command on a file; says how it ended if not well."""
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f'cannot read the command "{command}": {error}; check --check') from error
+    if not words:
+        raise UsageError("the command is empty; check --check")
     words = [word.replace("{}", path) for word in words] if "{}" in command else [*words, path]
     try:
         ended = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -75,7 +75,7 @@ def look_closer(job: Job) -> str:
         return ""
     if any(verify.get(name) is not None for name in ("runs", "rtol", "atol")) or verify.get("provider_options"):
         return ""
-    if not isinstance(verify.get("provider", "auto"), str) or verify.get("decode", _DECODE) != _DECODE:
+    if not isinstance(verify.get("provider", "auto"), str) or verify.get("decode") not in (None, _DECODE):
         return ""
     words = ["graphopt", "bisect", job.source]
     words += [word for name in settings.get("load_files", ()) for word in ("--load", name)]

@@ -33,14 +33,20 @@ def command(
         ),
     ] = None,
     concurrency: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Time throughput, too, with N requests at a time on one session.")
-    ] = 0,
-    decode: Annotated[
         int,
         typer.Option(
-            min=0, metavar="STEPS", help="Steps after a prefill for decoders with past and present; 0: not timed apart."
+            min=0, metavar="N", help="Time throughput, too, with N requests at a time on one session, at most 256."
         ),
-    ] = 16,
+    ] = 0,
+    decode: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="STEPS",
+            help="Steps after a prefill for decoders with past and present, at most 4096; by default 16, 0: not timed "
+            "apart.",
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Threads within an operator; 0 is the runtime's default.")] = 0,
     sessions: Annotated[
         int, typer.Option(min=3, help="Sessions of each side, at least; more where loading is quick.")
@@ -72,9 +78,11 @@ def command(
     """Time two models against each other in one run, alternating, in several sessions each."""
     from graphopt import api
     from graphopt.measurements import Sweep
+    from graphopt.onnxio.placing import require_unread
     from graphopt.report import benchmark_text, sweep_text
     from graphopt.report.plot import plot as draw
     from graphopt.report.plot import require_plotting
+    from graphopt.runtime.bounds import require_bounded
 
     settings: dict[str, Any] = {
         **options.one_provider(
@@ -88,9 +96,16 @@ def command(
         "profile": profile,
         "recipe": recipe,
     }
+    require_bounded(threads=threads, sessions=sessions, max_time=max_time, concurrency=concurrency, decode=decode or 0)
     points = options.sweeps(sweep, settings)
     if plot is not None:
         require_plotting(plot)
+        script = [] if data is None else [data, data.rpartition(":")[0]]
+        require_unread(
+            plot,
+            [str(original), str(rewritten)],
+            [*settings["custom_ops"], *filter(None, script), *([] if recipe is None else [str(recipe)])],
+        )
     with progress("timing", quiet=quiet or json) as ticker, guests_on_stderr():
         result = (
             api.sweep(str(original), str(rewritten), sweep=points, progress=ticker.say, **settings)

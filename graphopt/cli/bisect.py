@@ -19,7 +19,8 @@ def command(
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Fails on a bad model; {} stands for the file. Default: outputs are compared with the original's.",
+            help="Fails on a bad model; {} stands for the file, else it is put at the end. Default: outputs are "
+            "compared with the original's.",
         ),
     ] = None,
     out: Annotated[

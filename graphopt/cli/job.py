@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from graphopt.errors import GraphoptError, OutputError, UsageError
 from graphopt.ir import Graph
 from graphopt.measurements import AcceptanceReport, Benchmark
 from graphopt.onnxio import load, write_model
+from graphopt.onnxio.placing import exists_already, is_same, require_unread, write_document
 from graphopt.onnxio.save import Staged, require_no_data_file, stage
 from graphopt.onnxio.signature import Signature
 from graphopt.pipeline import Registry, load_registry
@@ -143,7 +143,16 @@ def _run(job: Job, say: Say) -> Outcome:
     if job.write_plan is not None and outcome.report is not None and (accepted is None or outcome.written is not None):
         settings = job.optimize if accepted is None else accepted.settings
         report = None if accepted is None else accepted.report
-        plans.save_plan(Path(job.write_plan), settings, job.signature, outcome.report, made_for, report)
+        plans.save_plan(
+            Path(job.write_plan),
+            settings,
+            job.signature,
+            outcome.report,
+            made_for,
+            report,
+            loaded=job.optimize.get("load_files", ()),
+            replace=job.force,
+        )
         outcome = replace(outcome, plan=job.write_plan)
     return outcome
 
@@ -256,9 +265,10 @@ def _judge_and_write(
         return Outcome(
             job, EXIT_SLOWER, report=report, verification=verification, benchmark=benchmark, acceptance=measured
         )
-    staged.commit(target)
+    # What was not there when the run began may be by now: another run's result is not replaced unasked, either.
+    staged.commit(target, replace=job.force or (job.in_place and is_same(target, job.source)))
     if job.name_map is not None:
-        _write_json(job.name_map, result.names.to_json())
+        write_document(job.name_map, result.names.to_json(), replace=job.force)
     return Outcome(
         job, code, target, report=report, verification=verification, benchmark=benchmark, acceptance=measured
     )
@@ -269,13 +279,6 @@ def _surely_times(measured: AcceptanceReport | None, benchmark: Benchmark | None
     if measured is not None and measured.outcome == "nothing to gain":
         return 1.0
     return math.nan if benchmark is None else benchmark.low
-
-
-def _write_json(path: str, document: dict[str, Any]) -> None:
-    try:
-        Path(path).write_text(json.dumps(document, indent=2) + "\n")
-    except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error.strerror}; choose another place") from error
 
 
 def unverified_path(target: str) -> str:
@@ -303,14 +306,16 @@ def check_paths(job: Job) -> None:
         if is_model and job.dry_run:
             continue
         _check_folder(path)
-        if any(_is_same(path, other) for other in results[:index]):
+        if any(is_same(path, other) for other in results[:index]):
             raise OutputError(f"'{path}' is named for two results; give each a file of its own")
-        if _is_same(path, job.source) and not (is_model and job.in_place):
+        if is_same(path, job.source) and not (is_model and job.in_place):
             raise OutputError(f"'{path}' is the model itself; pass -o with its name to replace it, or choose another")
-        if any(_is_same(path, other) for other in job.reads):
+        if any(is_same(path, other) for other in job.reads):
             raise OutputError(f"'{path}' is read by this run, so it is not written; choose another name")
-        if os.path.exists(path) and not job.force and not _is_same(path, job.source):
-            raise OutputError(f"'{path}' exists already; pass --force to replace it, or choose another name")
+        if not is_model:
+            require_unread(path, [job.source])
+        if os.path.exists(path) and not job.force and not is_same(path, job.source):
+            raise exists_already(path)
     if job.bisect_out is not None and os.path.lexists(job.bisect_out):
         raise OutputError(f"'{job.bisect_out}' exists already; remove it, or name another by --bisect-out")
     if job.dump_dir is not None:
@@ -332,12 +337,6 @@ def _check_folder(path: str) -> None:
         raise OutputError(f"cannot write '{path}': no permission in '{folder}'; choose a place you may write to")
 
 
-def _is_same(one: str, other: str) -> bool:
-    if os.path.exists(one) and os.path.exists(other):
-        return os.path.samefile(one, other)
-    return os.path.abspath(one) == os.path.abspath(other)
-
-
 class _Dumper:
     """Writes or prints the graph after passes, as the user asks."""
 
@@ -352,6 +351,8 @@ class _Dumper:
         self._count += 1
         if self._job.dump_dir is not None:
             label = name.replace(":", ".").replace("/", ".")
-            save(graph, os.path.join(self._job.dump_dir, f"{self._count:03d}.sweep{sweep}.{label}.onnx"))
+            path = os.path.join(self._job.dump_dir, f"{self._count:03d}.sweep{sweep}.{label}.onnx")
+            require_unread(path, [self._job.source], self._job.reads)
+            save(graph, path)
         if name in self._job.print_after or "all" in self._job.print_after:
             print_graph(graph, f"after {name}, sweep {sweep}")

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -13,7 +14,7 @@ import typer
 
 from graphopt.cli import bench, bisect, diff, doctor, explain, extract, optimize, passes, show, tune, verify
 from graphopt.cli.configuration import configured
-from graphopt.cli.output import EXIT_USAGE, end_orderly, show_error
+from graphopt.cli.output import EXIT_USAGE, end_orderly, show_error, show_json_error
 from graphopt.errors import GraphoptError
 
 app = typer.Typer(
@@ -64,12 +65,12 @@ def main() -> NoReturn:
         result = app(standalone_mode=False)
         code = result if isinstance(result, int) else 0
         if code == _INTERRUPTED:  # typer has caught the interrupt
-            show_error(_INTERRUPTION)
+            _tell(_INTERRUPTION, code)
     except GraphoptError as error:
-        show_error(str(error))
+        _tell(str(error), code)
     except (typer.Abort, KeyboardInterrupt):
-        show_error(_INTERRUPTION)
         code = _INTERRUPTED
+        _tell(_INTERRUPTION, code)
     except SystemExit as stop:
         # rich and typer leave with 1 where whoever reads our output has seen enough, as `graphopt --help | head` does.
         code = 0 if stop.code == 1 else _code_of(stop)
@@ -79,13 +80,34 @@ def main() -> NoReturn:
         code = 0
     except OSError as error:
         if error.filename is not None:  # a file that an option names
-            show_error(f"cannot use {_shortened(str(error.filename))}: {error.strerror}; check the path")
+            _tell(f"cannot use {_shortened(str(error.filename))}: {error.strerror}; check the path", code)
         else:
             show_error(f"cannot write the report: {error.strerror or error}; check where the output goes")
         code = EXIT_USAGE
     except Exception as error:
         code = _usage_or_fault(error)
     sys.exit(code)
+
+
+def _tell(message: str, code: int) -> None:
+    """An error on stderr, and where a document was asked for, as one on stdout: whoever parses it finds one always."""
+    show_error(message)
+    if _wants_json():
+        with suppress(OSError):  # nobody reads stdout any more
+            show_json_error(message, code)
+
+
+def _wants_json() -> bool:
+    words = sys.argv[1:]
+    words = words[: words.index("--")] if "--" in words else words
+    if "--json" in words:
+        return True
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    named = next((word for word in words if word in commands), "")
+    try:
+        return bool(configured(Path("pyproject.toml"), commands).get(named, {}).get("json"))
+    except GraphoptError:
+        return False
 
 
 def _shortened(path: str) -> str:
@@ -103,12 +125,13 @@ def _usage_or_fault(error: Exception) -> int:
         if not tell().strip() or type(error).__name__ == "NoArgsIsHelpError":
             return EXIT_USAGE  # the help was shown
         context = getattr(error, "ctx", None)
-        show_error(f"{tell().rstrip('.')}; see {context.command_path if context else 'graphopt'} --help")
+        _tell(f"{tell().rstrip('.')}; see {context.command_path if context else 'graphopt'} --help", EXIT_USAGE)
         return EXIT_USAGE
     if os.environ.get("GRAPHOPT_TRACEBACK"):
         raise error
-    show_error(
+    _tell(
         f"graphopt itself failed: {type(error).__name__}: {error}; nothing was written. "
-        "Run again with GRAPHOPT_TRACEBACK=1 and report what it prints"
+        "Run again with GRAPHOPT_TRACEBACK=1 and report what it prints",
+        EXIT_USAGE,
     )
     return EXIT_USAGE

@@ -265,25 +265,32 @@ def command(
     data: options.Data = None,
     seed: options.Seed = 0,
     runs: Annotated[
-        int | None, typer.Option(min=1, help="Sets of inputs to compare on.", rich_help_panel=options.COMPARISON)
+        int | None,
+        typer.Option(min=1, max=1000, help="Sets of inputs to compare on.", rich_help_panel=options.COMPARISON),
     ] = None,
     rtol: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="Relative tolerance, in place of the measured one.", rich_help_panel=options.COMPARISON
+            min=0.0,
+            callback=options.finite,
+            help="Relative tolerance, in place of the measured one.",
+            rich_help_panel=options.COMPARISON,
         ),
     ] = None,
     atol: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="Absolute tolerance, in place of the measured one.", rich_help_panel=options.COMPARISON
+            min=0.0,
+            callback=options.finite,
+            help="Absolute tolerance, in place of the measured one.",
+            rich_help_panel=options.COMPARISON,
         ),
     ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(min=0.001, help="Seconds one load or run may take.", rich_help_panel=options.COMPARISON),
     ] = None,
-    decode: options.Decode = 8,
+    decode: options.Decode = None,
     custom_ops: options.CustomOps = None,
     bench: Annotated[
         bool, typer.Option("--bench", help="Time the result against the original.", rich_help_panel=options.COMPARISON)
@@ -362,7 +369,9 @@ def command(
     """Rewrite a model, prove the result equal to it, and write it."""
     from graphopt.acceptance.acceptance import DEFAULT_SECONDS
     from graphopt.cli import job as jobs_of
-    from graphopt.cli.plans import Plan, read_plan, require_same_passes
+    from graphopt.cli.plans import Plan, read_plan, require_known_passes, require_same_passes
+    from graphopt.pipeline import load_registry
+    from graphopt.runtime.bounds import require_bounded
 
     settings: dict[str, Any] = {
         "level": level,
@@ -393,11 +402,13 @@ def command(
         "allow_lossy": allow_lossy,
         "rename": options.pairs(rename, "--rename", "old=new"),
     }
+    require_bounded(max_time=max_time or 0)
     followed = Plan({}, {}, "") if plan is None else read_plan(plan)
     settings |= followed.settings
     if not force:
         require_same_passes(followed, settings["load_files"])
     if plan is not None:
+        require_known_passes(followed, load_registry(settings["load_files"]))
         _require_no_signature(signature)
         signature |= followed.signature
     feeds = options.feeds(provider, dim, shape, value_range, data, seed, custom_ops, provider_option)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,13 +73,27 @@ Data = Annotated[
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the made feeds.", rich_help_panel=COMPARISON)
 ]
+
+
+def finite(value: float | None) -> float | None:
+    """A tolerance as given.
+
+    Raises:
+        BadParameter: It is infinite, or no number: then anything would be equal, or nothing.
+    """
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number")
+    return value
+
+
 Decode = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--decode",
         min=0,
+        max=4096,
         metavar="N",
-        help="Tokens to compare on decoders, each side fed with its own past; 0: none.",
+        help="Tokens to compare on decoders, each side fed with its own past; by default up to 8, 0: none.",
         rich_help_panel=COMPARISON,
     ),
 ]
@@ -255,7 +270,7 @@ def one_provider(found: Mapping[str, Any], command: str) -> dict[str, Any]:
 
 
 def libraries(paths: Iterable[Path] | None) -> tuple[str, ...]:
-    """Libraries of custom operators.
+    """Libraries of custom operators, each with its whole path: a loader looks for bare names elsewhere.
 
     Raises:
         UsageError: a file does not exist.
@@ -263,7 +278,7 @@ def libraries(paths: Iterable[Path] | None) -> tuple[str, ...]:
     for path in paths or ():
         if not path.is_file():
             raise UsageError(f"there is no library '{path}'; check the path given to --custom-ops")
-    return tuple(map(str, paths or ()))
+    return tuple(str(path.absolute()) for path in paths or ())
 
 
 def _integer(text: str, option: str, example: str) -> int:

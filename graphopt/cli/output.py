@@ -9,19 +9,27 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console, RenderableType
 
 EXIT_OK, EXIT_DIFFERENT, EXIT_USAGE, EXIT_NOT_CONVERGED, EXIT_NOT_VERIFIED, EXIT_SLOWER = range(6)
 _PLAIN_WIDTH = 120
+_LEAST_WIDTH = 20
 _ORDERLY_SECONDS = 3.0
 
 
 def console() -> Console:
     """The console reports are printed on; plain, and wide enough to keep lines whole, where stdout is no terminal."""
-    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-    return Console(width=width, highlight=False, markup=False, soft_wrap=False)
+    return Console(width=width_of(sys.stdout), highlight=False, markup=False, soft_wrap=False)
+
+
+def width_of(stream: TextIO) -> int | None:
+    """Columns to print to a stream in: None leaves it to the terminal, and elsewhere COLUMNS has the word."""
+    if stream.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) >= _LEAST_WIDTH else _PLAIN_WIDTH
 
 
 def show(renderable: RenderableType) -> None:
@@ -40,6 +48,11 @@ def show_json(document: dict[str, Any]) -> None:
     """Print one JSON document, alone on stdout."""
     sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def show_json_error(message: str, code: int) -> None:
+    """Print the document that stands in place of a result where a command could not do what it was asked for."""
+    show_json({"schema": "graphopt.error", "schema_version": 1, "error": " ".join(message.split()), "exit_code": code})
 
 
 def show_error(message: str) -> None:

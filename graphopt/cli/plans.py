@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphopt.errors import OutputError, UsageError
+from graphopt.errors import UsageError
 from graphopt.measurements import AcceptanceReport
 from graphopt.onnxio import load
+from graphopt.onnxio.placing import write_document
+from graphopt.pipeline import Registry
 from graphopt.records import OptimizeReport
 
 _SCHEMA = "graphopt.plan"
@@ -61,6 +63,9 @@ def save_plan(
     report: OptimizeReport,
     model: str,
     measured: AcceptanceReport | None = None,
+    *,
+    loaded: Iterable[str | os.PathLike[str]] = (),
+    replace: bool = True,
 ) -> None:
     """Write the settings of a run and, where a clock or limit stopped it, the number of rewrites it kept.
 
@@ -71,9 +76,11 @@ def save_plan(
         report: What the run did.
         model: The fingerprint of the model as it was read.
         measured: What decided on the settings, where it was a measurement.
+        loaded: The files of the user's own passes.
+        replace: Whether it may take the place of another file.
 
     Raises:
-        OutputError: the file cannot be written.
+        OutputError: the file exists and `replace` is not set, or it cannot be written.
     """
     stopped = None if report.converged else len(report.rewrites)
     document = {
@@ -82,15 +89,12 @@ def save_plan(
         "model": model,
         "signature": {name: value for name, value in signature.items() if value},
         "settings": {name: settings[name] for name in _KEPT if name in settings},
-        "loaded": _digests(settings.get("load_files", ())),
+        "loaded": _digests(loaded),
         "stop_after": stopped,
         "rewrites": len(report.rewrites),
         "measured": None if measured is None else _measured(measured),
     }
-    try:
-        path.write_text(json.dumps(document, indent=2) + "\n")
-    except OSError as error:
-        raise OutputError(f"cannot write the plan '{path}': {error.strerror}; choose another place") from error
+    write_document(path, document, replace=replace)
 
 
 def _measured(found: AcceptanceReport) -> dict[str, Any]:
@@ -126,12 +130,32 @@ def require_same_passes(plan: Plan, files: Iterable[str]) -> None:
     given = _digests([file for file in files if os.path.isfile(file)])
     for name, digest in plan.loaded.items():
         if name not in given:
-            raise UsageError(f"the plan was made with the passes of {name}.py; pass --load {name}.py, too")
+            raise UsageError(f"the plan was made with --load {name}.py; load it, too")
         if given[name] != digest:
             raise UsageError(
                 f"the plan was made with another {name}.py; load that one, write a new plan with --write-plan, or "
                 "replay it all the same with --force"
             )
+
+
+def require_known_passes(plan: Plan, registry: Registry) -> None:
+    """Refuse to replay a plan that names passes which are not here.
+
+    Raises:
+        UsageError: a pass or rule is not known.
+    """
+    for option in ("passes", "skip", "disable", "aggressive"):
+        for named in plan.settings.get(option) or ():
+            name = str(named).partition("/")[0]
+            if name in registry.passes:
+                continue
+            if name in plan.loaded:
+                raise UsageError(f"the plan was made with --load {name}.py; load it, too")
+            if ":" in name:
+                advice = f"install the plugin '{name.partition(':')[0]}' that brings it"
+            else:
+                advice = f"if it was made with --load {name}.py, load it, too"
+            raise UsageError(f"the plan names the pass '{name}', which is not here; {advice}, or write a new plan")
 
 
 def read_plan(path: Path) -> Plan:

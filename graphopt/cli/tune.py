@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphopt.cli import options
-from graphopt.cli.output import EXIT_DIFFERENT, EXIT_OK, guests_on_stderr, show, show_json
+from graphopt.cli.output import EXIT_DIFFERENT, EXIT_OK, guests_on_stderr, show, show_json, width_of
 
 if TYPE_CHECKING:
     from graphopt.tuning.search import Told
@@ -170,7 +170,7 @@ def _watched(*, quiet: bool, always: bool) -> Iterator[_Watch]:
     """Progress where somebody watches: on a terminal, or in a log if that is asked for."""
     from rich.console import Console
 
-    errors = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 120)
+    errors = Console(stderr=True, highlight=False, width=width_of(sys.stderr))
     if quiet or not (errors.is_terminal or always):
         yield _Watch(None, None)
     elif not errors.is_terminal:

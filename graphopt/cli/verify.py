@@ -26,12 +26,14 @@ def command(
     value_range: options.Ranges = None,
     data: options.Data = None,
     seed: options.Seed = 0,
-    runs: Annotated[int | None, typer.Option(min=1, help="Sets of inputs to compare on.")] = None,
+    runs: Annotated[int | None, typer.Option(min=1, max=1000, help="Sets of inputs to compare on.")] = None,
     rtol: Annotated[
-        float | None, typer.Option(min=0.0, help="Relative tolerance, in place of the measured one.")
+        float | None,
+        typer.Option(min=0.0, callback=options.finite, help="Relative tolerance, in place of the measured one."),
     ] = None,
     atol: Annotated[
-        float | None, typer.Option(min=0.0, help="Absolute tolerance, in place of the measured one.")
+        float | None,
+        typer.Option(min=0.0, callback=options.finite, help="Absolute tolerance, in place of the measured one."),
     ] = None,
     adversarial: Annotated[
         bool, typer.Option("--adversarial", help="Compare on NaN, infinities, ends of ranges and ties, too.")
@@ -43,8 +45,10 @@ def command(
             help="Run the model elsewhere: a command with {model}, {inputs} and {outputs} (.npz) in it.",
         ),
     ] = None,
-    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds one load or run may take.")] = None,
-    decode: options.Decode = 8,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds one load or one run may take; a comparison makes several.")
+    ] = None,
+    decode: options.Decode = None,
     custom_ops: options.CustomOps = None,
     json: options.Json = False,
     verbose: options.Verbose = 0,

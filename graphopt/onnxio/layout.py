@@ -54,12 +54,12 @@ class Layout:
         return {"location": self.location, "offset": str(offset), "length": str(size)}
 
     def write(self, path: str) -> None:
-        """Write the data file, flushed to disk.
+        """Fill the data file, which is there and empty, and flush it to disk.
 
         Raises:
-            OSError: it exists, or cannot be written.
+            OSError: it cannot be written.
         """
-        with open(path, "xb") as file, Copier(file) as copier:
+        with open(path, "r+b") as file, Copier(file) as copier:
             for offset, tensor in self.tensors:
                 file.seek(offset)
                 if tensor.region is not None:

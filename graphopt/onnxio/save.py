@@ -17,6 +17,7 @@ from graphopt.errors import ExternalDataError, ModelError, OutputError
 from graphopt.ir import Graph, Model
 from graphopt.onnxio.copying import Copier
 from graphopt.onnxio.layout import Layout, References
+from graphopt.onnxio.placing import move
 from graphopt.onnxio.wire import BYTES, Message, fields, piece_bytes
 from graphopt.onnxio.writer import MESSAGE_LIMIT, write_model
 from graphopt.tensors import FileRegion, map_file
@@ -82,22 +83,24 @@ class Staged:
         self._needed = {data_path, *references}
         self._is_done = False
 
-    def commit(self, target: str | None = None) -> None:
-        """Move the model into place, over what is there; the data file an earlier save left for that one is removed.
+    def commit(self, target: str | None = None, *, replace: bool = True) -> None:
+        """Move the model into place; the data file an earlier save left for that one is removed.
 
         Args:
             target: Another name in the same folder.
+            replace: Whether it may take the place of a file that is there, or that came into being meanwhile.
 
         Raises:
             OutputError: it cannot be moved there; nothing was changed.
         """
         target = self.target if target is None else _final(os.path.abspath(target), is_external=self.is_external)
         with _reported(target):
-            old = [path for path in _own_data_files(target) if path not in self._needed]
-            if os.path.exists(target):
+            old: list[str] = []
+            if replace and os.path.exists(target):
+                old = [path for path in _own_data_files(target) if path not in self._needed]
                 _require_writable(target)
                 shutil.copymode(target, self.path)
-            os.replace(self.path, target)
+            move(self.path, target, replace=replace)
         self._is_done = True
         _flush_folder(os.path.dirname(target))
         for path in old:
@@ -138,22 +141,33 @@ def stage(
     require_no_data_file(model, target)
     with _reported(target):
         _require_writable(target)
-        references = References(target) if external_data == "reference" else None
-        layout = Layout(_data_name(folder, name, message), external_threshold, references)
-        if is_external:
-            message = write_model(model, layout.place, stamp)
-        data_path = os.path.join(folder, layout.location) if layout.tensors else None
         passing = os.path.join(folder, f".{token}.onnx.tmp")
+        while True:
+            references = References(target) if external_data == "reference" else None
+            layout = Layout(_data_name(folder, name, message), external_threshold, references)
+            placed = write_model(model, layout.place, stamp) if is_external else message
+            data_path = os.path.join(folder, layout.location) if layout.tensors else None
+            _require_space(folder, placed, layout)
+            if data_path is None or _claimed(data_path):
+                break
         staged = Staged(passing, target, data_path, {} if references is None else references.paths)
         try:
-            _require_space(folder, message, layout)
             if data_path is not None:
                 layout.write(data_path)
-            _write_file(staged.path, message)
+            _write_file(staged.path, placed)
         except BaseException:
             staged.discard()
             raise
     return staged
+
+
+def _claimed(path: str) -> bool:
+    """Make an empty file of that name; False where another run has just made one, which is not ours to touch."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _data_name(folder: str, name: str, message: Message) -> str:

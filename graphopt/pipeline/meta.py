@@ -154,7 +154,10 @@ class MetaOptimizer:
             report, outcome = self._transaction(item, model, context, settled, recorder, sweep, started)
             reports.append(report)
             if report.error and self.selection.strict:
-                raise PassError(f"pass '{item.name}' failed in sweep {sweep}: {report.error}; report it with the model")
+                raise PassError(
+                    f"pass '{item.name}' failed in sweep {sweep}: {report.error}; report it with the model; "
+                    f"--skip {item.name} leaves it out"
+                )
             if report.edits and self.after_pass is not None:
                 self.after_pass(item.name, sweep, model.graph)
             if outcome is not None:

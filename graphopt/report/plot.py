@@ -50,7 +50,10 @@ def _matplotlib(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UsageError(f"--plot needs matplotlib ({error}); install it with: pip install 'graphopt[plot]'") from error
+        raise UsageError(
+            f"--plot needs matplotlib ({error}); install it with: pip install 'graphopt[plot]'  "
+            "(in a clone: pip install -e '.[plot]')"
+        ) from error
 
 
 def _distributions(axes: Any, result: Benchmark) -> None:

@@ -111,7 +111,7 @@ def _floats(
         return np.asarray(rng.uniform(low, high, shape)).astype(dtype)
     if style == "small":
         return np.asarray(rng.uniform(0.0, 1.0, shape)).astype(dtype)
-    values = np.asarray(0.5 * rng.standard_normal(shape))
+    values = np.asarray((40.0 if style == "large" else 0.5) * rng.standard_normal(shape))
     if style == "edge" and values.size:
         special = np.array([0.0, -0.0, 1.0, -1.0, 8.0, -8.0, 1e-3, -1e-3, 0.5, 100.0])
         where = rng.random(values.shape) < 0.4

@@ -24,6 +24,7 @@ from graphopt.errors import (
 )
 from graphopt.runtime.compare import is_float
 from graphopt.runtime.draw import draw
+from graphopt.runtime.reaching import first_of, reach_further, switch_values
 from graphopt.runtime.roles import Role, by_name
 from graphopt.runtime.session import Port
 from graphopt.runtime.sizes import InputShape, SizeSpace
@@ -38,6 +39,10 @@ _FURTHER_SECONDS = 6.0
 _MOST_ELEMENTS = 1 << 28
 # How values are drawn, most telling first; the later ones are for models that refuse the first.
 _STYLES = ("normal", "natural", "small", "ones", "zeros")
+# Others to try where outputs tell nothing.
+_TELLING_STYLES = ("small", "large", "edge")
+_MOST_FEEDS = 20
+VACUOUS = "no output shows a change: they are all NaN or one number; give --data or --range for a test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +214,23 @@ class FeedMaker:
         style: str = "normal",
         salt: int = 0,
         only: frozenset[str] | None = None,
+        fixed: Mapping[str, Data] | None = None,
     ) -> Feed:
-        """Inputs of given sizes; `only` these where it is given."""
+        """Inputs of given sizes; `only` these where it is given, and `fixed` values in place of drawn ones."""
         shapes = {port.name: self.space.shape(self._inputs[port.name], assignment) for port in self.required}
         if sum(math.prod(shape) for shape in shapes.values()) > _MOST_ELEMENTS:
             raise FeedRefusedError(
                 f"inputs of {max(shapes.values(), key=math.prod)} are too large to try; give smaller sizes"
             )
         chosen = [port for port in self.required if only is None or port.name in only]
-        return Feed(label, {port.name: self._value(port, shapes, style, salt) for port in chosen})
+        known = fixed or {}
+        return Feed(
+            label,
+            {
+                port.name: known[port.name] if port.name in known else self._value(port, shapes, style, salt)
+                for port in chosen
+            },
+        )
 
     def overriding(self, feed: Feed, salt: int = 0) -> Feed:
         """The same inputs, and other values for the initializers that may be fed."""
@@ -235,6 +248,14 @@ class FeedMaker:
                 values[port.name] = default
         return Feed("initializers overridden", values)
 
+    def role_of(self, port: Port) -> Role | None:
+        """What values an input may take, as far as the user, the structure or its name tell."""
+        if port.name in self.options.ranges:
+            return Role(*self.options.ranges[port.name])
+        dtype = numpy_dtype(_unwrap(port.type)[1])
+        named = by_name(port.name) if dtype is not None and dtype.kind in "iu" else None
+        return self.roles.get(port.name) or named
+
     def _rng(self, name: str, salt: int) -> np.random.Generator:
         return np.random.default_rng([self.options.seed & 0xFFFFFFFF, salt, zlib.crc32(name.encode())])
 
@@ -249,9 +270,7 @@ class FeedMaker:
                 f"input {port.name!r} is {port.type}, for which no values can be made; "
                 "give your own with --data script.py:function"
             )
-        role = self.roles.get(port.name) or (by_name(port.name) if dtype.kind in "iu" else None)
-        if port.name in self.options.ranges:
-            role = Role(*self.options.ranges[port.name])
+        role = self.role_of(port)
         if kind == "seq":
             return [draw(rng, dtype, (2, 3), role, style, shapes) for _ in range(3)]
         return draw(rng, dtype, shapes[port.name], role, style, shapes)
@@ -267,13 +286,18 @@ class FeedMaker:
         except FeedError as error:  # an input of a type that cannot be made
             found.advice = str(error)
             return found
-        if base is None:
-            return found
-        assignment, style = base
+        if base is not None:
+            self._more(run, found, *base)
+            if not any(tells(outputs) for _, outputs in found.working):
+                found.note = VACUOUS
+        return found
+
+    def _more(self, run: Runner, found: FeedSet, assignment: dict[str, int], style: str) -> None:
+        """Feeds beside the one that works, of other sizes and other values."""
         wanted = self.options.runs
         started = time.monotonic()
         if wanted == 1:
-            return found
+            return
         done: set[str] = set()
         for label, make in self._further(assignment, style):
             if wanted is not None and len(found.working) >= wanted:
@@ -285,12 +309,13 @@ class FeedMaker:
             if self._try(run, label, make, found):
                 done.add(label)
                 found.failing = [item for item in found.failing if item[0].label != label]
+        if time.monotonic() - started < _FURTHER_SECONDS:
+            reach_further(self, run, found, assignment, style, wanted or _MOST_FEEDS)
         extra = 0
         while wanted is not None and len(found.working) < wanted and extra < wanted:
             extra += 1
             label = f"random {extra}"
             self._try(run, label, partial(self.feed, label, assignment, style, 10 + extra), found)
-        return found
 
     def _base(self, run: Runner, found: FeedSet, tries: int, deadline: float) -> tuple[dict[str, int], str] | None:
         count = 0
@@ -343,23 +368,30 @@ class FeedMaker:
         """Keep a feed that works, or one like it whose outputs tell more: NaN or one number all over is no test."""
         started = time.monotonic()
         if not tells(outputs):
-            for candidate in self.space.larger(assignment):
+            for candidate, other_style, first in self._more_telling(assignment, style):
                 if time.monotonic() - started > _BETTER_SECONDS:
                     break
                 try:
-                    other = self.feed("base sizes", candidate, style)
+                    other = self.feed("base sizes", candidate, other_style)
+                    for name, value in (first_of(self) if first else {}).items():
+                        other.values[name] = np.full_like(np.asarray(other.values[name]), value)
                     result = run(other.values)
                 except ExecutionError:
                     continue
                 if tells(result):
-                    assignment, feed, outputs = candidate, other, result
+                    assignment, style, feed, outputs = candidate, other_style, other, result
                     break
-            else:
-                found.note = (
-                    "no output shows a change: they are all NaN or one number; give --data or --range for a test"
-                )
         found.working.append((feed, outputs))
         return assignment, style
+
+    def _more_telling(self, base: dict[str, int], style: str) -> Iterator[tuple[dict[str, int], str, bool]]:
+        """(sizes, style, whether switches are set to what the model wants most) that may tell more than a base."""
+        larger = list(self.space.larger(base))
+        if switch_values(self):
+            yield from ((candidate, style, True) for candidate in (base, *larger))
+        yield from ((candidate, style, False) for candidate in larger)
+        for other in _TELLING_STYLES:
+            yield from ((candidate, other, True) for candidate in (base, *larger[::2]))
 
     def _further(self, base: dict[str, int], style: str) -> Iterator[tuple[str, Callable[[], Feed]]]:
         for label, assignment in self.space.others(base):
@@ -398,6 +430,10 @@ class FeedMaker:
         names = ", ".join(repr(port.name) for port in self.required[:6])
         said = f"; the runtime said: {error}" if error is not None else ""
         flags = [*flags[:4], "--data data.npz"]
+        if self.options.dims or self.options.shapes:
+            sizes = [f"{name}={size}" for name, size in self.options.dims.items()]
+            sizes += [f"{name}={','.join(map(str, shape))}" for name, shape in self.options.shapes.items()]
+            return f"the original does not run at {' '.join(sizes)}: {error}; try other sizes, or --data data.npz"
         return f"no values were found for the inputs {names} on which the original runs{said}; try {'  '.join(flags)}"
 
 

@@ -19,17 +19,16 @@ from graphopt.records import GenerationRecord
 from graphopt.runtime.compare import Difference, compare, is_float, scale_of
 from graphopt.runtime.contents import file_bytes
 from graphopt.runtime.decoding import cache_pairs, plan_generation
-from graphopt.runtime.double import in_double
 from graphopt.runtime.evidence import Evidence, Outputs
 from graphopt.runtime.feeds import FeedMaker, FeedOptions
 from graphopt.runtime.generation import Generation
 from graphopt.runtime.judging import judge_r, widen
 from graphopt.runtime.remote import RemoteSession
 from graphopt.runtime.scores import Scores, find_scores, last_scores, next_tokens, token_fault
-from graphopt.runtime.session import CPU, JUDGE
-from graphopt.runtime.sources import ModelSource
+from graphopt.runtime.session import JUDGE
 from graphopt.runtime.tally import OutputTally, Yardstick
 from graphopt.runtime.tolerance import noise, one_ulp
+from graphopt.runtime.truth import Truth
 from graphopt.runtime.values import Data
 
 STEPS = 8
@@ -339,9 +338,8 @@ def _ask_truth(evidence: Evidence, along: Along, yardstick: Yardstick, results: 
     if not wanted or file_bytes(evidence.original) > _MOST_BYTES:
         return
     try:
-        source = ModelSource("the original in float64", data=in_double(evidence.original.handle))
-        with evidence.session(source, JUDGE.but(provider=CPU)) as session:
-            truths = _walk(session.run, along, double=True)
+        with Truth(evidence) as truth_of:
+            truths = _walk(truth_of.run, along, double=True)
     except (ExecutionError, ValueError, TypeError, OSError):
         return
     for tally, label, _ in wanted:

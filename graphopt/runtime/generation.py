@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -42,14 +43,29 @@ class Generation:
     chunk: int = 0
 
 
-def generator(session: Session, generation: Generation) -> Callable[[], dict[str, list[float]]]:
+def steps_within(session: Session, generation: Generation, seconds: float, least: int) -> int:
+    """How many steps one generation makes in a time, `least` in any case: generates once."""
+    started = time.perf_counter()
+    made = itertools.count(1)
+    counted = generator(session, generation, lambda: next(made) > least and time.perf_counter() - started > seconds)
+    return len(counted().get(DECODE, ()))
+
+
+def generator(
+    session: Session, generation: Generation, ends: Callable[[], bool] = lambda: False
+) -> Callable[[], dict[str, list[float]]]:
     """A meter: each call generates once and gives seconds of the prefill and of every step.
 
     Only the runs are timed, not the making and binding of inputs; pasts stay where the run left them.
+
+    Args:
+        session: What runs.
+        generation: Its inputs.
+        ends: Asked before each step whether to leave it and all further ones out.
     """
     make = _hold(session)
     prefill = None if generation.prefill is None else make(generation.prefill)
-    steps = [make(step) for step in generation.steps]
+    steps: list[dict[str, Any]] = []  # made when they are first needed: there may be thousands
     start = make(generation.start)
     run = _bound(session) if session.info.provider == CUDA else _plain(session)
 
@@ -64,8 +80,12 @@ def generator(session: Session, generation: Generation) -> Callable[[], dict[str
             kept |= {name: outputs[source] for name, source in generation.once}
             past = {**kept, **{name: outputs[source] for name, source in generation.pairs}}
         taken = []
-        for step in steps:
-            seconds, outputs = run({**step, **past})
+        for number, step in enumerate(generation.steps):
+            if ends():
+                break
+            if number == len(steps):
+                steps.append(make(step))
+            seconds, outputs = run({**steps[number], **past})
             taken.append(seconds)
             past = {**kept, **{name: outputs[source] for name, source in generation.pairs}}
         if taken:

@@ -17,7 +17,7 @@ from graphopt.errors import ExecutionError
 from graphopt.ir import Graph, Node, Value
 from graphopt.runtime.compare import compare
 from graphopt.runtime.evidence import Evidence
-from graphopt.runtime.feeds import Feed, FeedSet
+from graphopt.runtime.feeds import Feed, FeedSet, tells
 from graphopt.runtime.session import JUDGE
 from graphopt.runtime.structure import try_load
 from graphopt.runtime.suspicion import (
@@ -53,19 +53,24 @@ class Inside:
         tallies: What was seen of every value compared.
         fault: The sentence on the first value that is off; empty where none is.
         note: Why nothing could be compared, where something should have been.
+        telling: Values that are not the same number all over, and agree.
+        unclear: Values that differ for a reason that was not found.
     """
 
     tallies: dict[str, OutputTally] = field(default_factory=dict)
     fault: str = ""
     note: str = ""
+    telling: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
 
 
-def look_inside(evidence: Evidence, identical: bool) -> Inside:
+def look_inside(evidence: Evidence, identical: bool, needed: bool = False) -> Inside:
     """Compare values inside both models.
 
     Args:
         evidence: The runs made so far, all outputs within the noise.
         identical: All outputs have the same bits; then only changed weights are a reason to look.
+        needed: The outputs show no change, so look all the same.
     """
     left = evidence.graph
     if left is None or evidence.structure.quantized or _has_random(left):
@@ -74,7 +79,7 @@ def look_inside(evidence: Evidence, identical: bool) -> Inside:
     if right is None:
         return Inside()
     suspects = changed_constants(left, right)
-    if identical and not suspects:
+    if identical and not suspects and not needed:
         return Inside()
     readers = readers_of(left, [value for value, same in suspects.items() if same])
     names = choose(left, right, suspects)
@@ -225,6 +230,7 @@ def _compare(inner: Inner, names: Sequence[str], readers: Sequence[Reader]) -> I
         moved = inner.moved(session, inner.feeds[0], 0)
     with inner.session(inner.rewritten, JUDGE) as session:
         results = [session.run(feed.values) for feed in inner.feeds]
+    compared = list(inner.tallies)
     for name, tally in list(inner.tallies.items()):
         for (feed, reference), result in zip(inner.found.working, results, strict=True):
             tally.differences[feed.label] = compare(reference[name], result[name])
@@ -239,8 +245,12 @@ def _compare(inner: Inner, names: Sequence[str], readers: Sequence[Reader]) -> I
         inner.measure_optimizer()
     fault = settle(inner, results) if suspicious(inner) else ""
     fault = fault or next(filter(None, (weight_fault(inner, reader, results) for reader in readers)), "")
+    unclear = tuple(name for name in compared if name not in inner.tallies)
+    telling = tuple(
+        name for name in inner.tallies if any(tells({name: outputs[name]}) for _, outputs in inner.found.working)
+    )
     for tally in inner.tallies.values():
         if not fault.startswith(repr(tally.name)):
             for label in tally.faults(MEASURED, False):
                 tally.excuses.setdefault((label, False), f"within {MARGIN * FACTOR:g} times the measured noise")
-    return Inside(inner.tallies, fault)
+    return Inside(inner.tallies, fault, telling=telling, unclear=unclear)

@@ -15,6 +15,8 @@ from graphopt.errors import ExecutionError, FeedError, RecipeError, WorkerMemory
 from graphopt.measurements import Benchmark, Comparison, LatencySide
 from graphopt.recipes import Recipe, settings_text
 from graphopt.runtime import device_memory
+from graphopt.runtime.bounds import require_bounded
+from graphopt.runtime.comparable import input_difference
 from graphopt.runtime.contents import count_operators, file_bytes
 from graphopt.runtime.decoding import cache_pairs, plan_generation
 from graphopt.runtime.feeds import Feed, FeedMaker, FeedOptions
@@ -43,6 +45,10 @@ _LOOK_SECONDS = 2.5
 _PROFILED_RUNS = 20
 _PROFILE_SECONDS = 3.0
 _USABLE = 0.95  # of free device memory: contexts and workspaces take some
+# Only what is well beyond the time there was is worth a word.
+_OVERRUN, _OVERRUN_SECONDS = 1.5, 2.0
+_DIFF = "; `graphopt diff` shows where they differ"
+NO_DECODER = "not a decoder, so --decode did nothing: no input is named like a past with an output that continues it"
 _ONE_AFTER_THE_OTHER = "both models do not fit at once; they were timed one after the other, which is less sharp"
 _NOTHING_MOVED = ("no difference seen", "too noisy to say")
 
@@ -63,7 +69,7 @@ def benchmark(
     sessions: int = 5,
     max_time: float = 30.0,
     concurrency: int = 0,
-    decode: int = DECODE_STEPS,
+    decode: int | None = None,
     profile: bool = False,
     touched: Touched | None = None,
     custom_ops: Sequence[str] = (),
@@ -92,7 +98,8 @@ def benchmark(
             sessions of each side, and a profile where one is asked for, are made even where they take longer. Timing
             ends before that once every interval lies within the band in which no difference is called one.
         concurrency: Requests at a time for the throughput on one session; 0 leaves it out.
-        decode: Steps after a prefill for models that are decoders by their past and present; 0 leaves them out.
+        decode: Steps after a prefill for models that are decoders by their past and present; by default 16, 0 leaves
+            them out. Fewer are made where so many take too long.
         profile: Whether to find out which operators and kernels take the time.
         touched: Which rewrite took which node away or put it there, for the profile.
         custom_ops: Libraries of custom operators.
@@ -108,7 +115,10 @@ def benchmark(
     Raises:
         FeedError: An option names something that the model does not have, or the user's data does not fit.
         RecipeError: The recipe cannot be read, or belongs to another model or provider.
+        UsageError: A number is too large or none, or the provider does not take an option.
     """
+    require_bounded(threads=threads, sessions=sessions, max_time=max_time)
+    require_bounded(concurrency=max(0, concurrency), decode=max(0, decode or 0))
     options = FeedOptions(
         dict(dims or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}, dict(ranges or {}), seed, 1
     )
@@ -121,7 +131,7 @@ def benchmark(
         memory,
         placement,
         max(0, concurrency),
-        max(0, decode),
+        None if decode is None else max(0, decode),
         profile,
         touched,
         memory_limit,
@@ -151,7 +161,7 @@ class _Wishes:
     memory: bool
     placement: bool
     concurrency: int
-    decode: int
+    decode: int | None
     profile: bool
     touched: Touched | None
     memory_limit: int | None = None
@@ -176,6 +186,9 @@ class _Benchmark:
         """Make inputs, time, look, conclude."""
         version = ""
         wishes = self.wishes
+        differs = input_difference(*self.sources)
+        if differs:
+            return self._not_measured(f"the models take different inputs: {differs}{_DIFF}", version)
         try:
             version = self.worker.call(version_here)
             provider = self.worker.call(provider_here, wishes.provider)
@@ -191,20 +204,15 @@ class _Benchmark:
             timings = self._time(both, work)
         except ExecutionError as error:
             refused = error.reason == "feed refused" and given is None and data is None
-            hint = "; both must take the same inputs, and `graphopt diff` shows where they differ" if refused else ""
-            return Benchmark(
-                "not measured",
-                f"{error.reason}: {str(error).removeprefix(f'{error.reason}: ').rstrip('.')}{hint}",
-                runtime=version,
-                threads=wishes.threads,
-                dims=self.options.dims,
-                seconds=time.monotonic() - self.started,
-            )
+            hint = f"; both must take the same inputs{_DIFF}" if refused else ""
+            why = f"{error.reason}: {str(error).removeprefix(f'{error.reason}: ').rstrip('.')}{hint}"
+            return self._not_measured(why, version)
         track = timings.tracks[LATENCY]
         found = track.estimate()
         said = verdict(found.low, found.high)
         looks = self._looks(both, feed)
         sides = [self._side(number, timings, looks[number]) for number in (0, 1)]
+        self._remark_on_time(timings)
         return Benchmark(
             verdict=said,
             reason=sentence(said, found, track),
@@ -225,6 +233,26 @@ class _Benchmark:
             notes=tuple(self.notes),
             seconds=time.monotonic() - self.started,
         )
+
+    def _not_measured(self, why: str, version: str) -> Benchmark:
+        return Benchmark(
+            "not measured",
+            why,
+            runtime=version,
+            threads=self.wishes.threads,
+            dims=self.options.dims,
+            seconds=time.monotonic() - self.started,
+        )
+
+    def _remark_on_time(self, timings: Timings) -> None:
+        """Say where the time went, if it was more than there was."""
+        taken, there = time.monotonic() - self.since, self.wishes.max_time
+        if taken > _OVERRUN * there + _OVERRUN_SECONDS:
+            loads = sum(map(sum, timings.loads))
+            self.notes.append(
+                f"it took {taken:.0f} s in place of {there:.3g} s: three sessions of each side are made in any case; "
+                f"loading took {loads:.0f} s and warming up {sum(timings.readying) - loads:.0f} s"
+            )
 
     def _left(self) -> float:
         return self.wishes.max_time - (time.monotonic() - self.since)
@@ -260,7 +288,12 @@ class _Benchmark:
         )
 
     def _generation(self, session: RemoteSession, info: SessionInfo, structure: Structure) -> Generation | None:
-        if not self.wishes.decode or not cache_pairs(info):
+        asked = self.wishes.decode
+        if asked == 0:
+            return None
+        if not cache_pairs(info):
+            if asked is not None:
+                self.notes.append(NO_DECODER)
             return None
         if self.options.shapes:
             self.notes.append("prefill and decode were not timed apart: whole shapes are given; give dims instead")
@@ -270,7 +303,7 @@ class _Benchmark:
         def maker(dims: Mapping[str, int]) -> FeedMaker:
             return self._maker(info, structure, FeedOptions(dict(dims), {}, options.ranges, options.seed, 1))
 
-        planned = plan_generation(info, maker, options.dims, session.run, self.wishes.decode)
+        planned = plan_generation(info, maker, options.dims, session.run, DECODE_STEPS if asked is None else asked)
         if isinstance(planned, str):
             self.notes.append(f"prefill and decode were not timed apart: {planned}")
             return None
@@ -347,7 +380,10 @@ class _Benchmark:
             if PREFILL in timings.tracks:
                 found.append(compare(PREFILL, timings.tracks[PREFILL], "ms", tokens, 1))
             if DECODE in timings.tracks:
-                detail = f"{len(generation.steps)} steps after {tokens}"
+                asked, made = len(generation.steps), timings.steps or len(generation.steps)
+                if made < asked:
+                    self.notes.append(f"{made} of {asked} steps were timed; the rest wants more --max-time")
+                detail = f"{made} steps after {tokens}"
                 found.append(compare(DECODE, timings.tracks[DECODE], "tokens/s", detail, generation.batch))
         return found
 

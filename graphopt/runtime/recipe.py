@@ -7,12 +7,12 @@ import importlib.metadata
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphopt.errors import OutputError, RecipeError
+from graphopt.errors import RecipeError
+from graphopt.onnxio.placing import write_document
 from graphopt.recipes import DeviceStamp, ModelStamp, Recipe, RunSettings
 from graphopt.runtime.contents import external_files
 from graphopt.runtime.device_memory import device_name, driver_version
@@ -53,30 +53,7 @@ def write_recipe(recipe: Recipe, path: str | os.PathLike[str], *, force: bool = 
     Raises:
         OutputError: The file exists and `force` is not set, or it cannot be written.
     """
-    path = Path(path)
-    require_free(path, force=force)
-    try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write(json.dumps(recipe.to_json(), indent=2, allow_nan=False) + "\n")
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error.strerror}; choose another file with -o") from error
-
-
-def require_free(path: str | os.PathLike[str], *, force: bool) -> None:
-    """Refuse to overwrite a file.
-
-    Raises:
-        OutputError: It exists and `force` is not set.
-    """
-    if not force and os.path.lexists(path):
-        raise OutputError(f"'{path}' exists already; add --force, or choose another file with -o")
+    write_document(path, recipe.to_json(), replace=force)
 
 
 # --- which model

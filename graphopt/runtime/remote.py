@@ -116,6 +116,8 @@ class RemoteSession:
     def _open(self) -> None:
         if self._number and self._generation == self._worker.generation and self._worker.pid is not None:
             return
+        if self._worker.pid is None:
+            self._worker.call(version_here)  # a start of the process is no part of the time that a load may take
         self._number, self._info = self._make()
         self._generation = self._worker.generation
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,6 +86,11 @@ class SessionSettings:
     attributes: tuple[tuple[str, Any], ...] = ()
     optimized_path: str | None = None
     profile_prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        """Say where libraries are: another process opens them, and its loader looks elsewhere for a bare name."""
+        found = tuple(os.path.abspath(file) if os.path.isfile(file) else str(file) for file in self.custom_ops)
+        object.__setattr__(self, "custom_ops", found)
 
     def but(self, **changes: Any) -> SessionSettings:
         """The same settings with some changed."""
@@ -368,8 +375,17 @@ def _info(raw: Any) -> SessionInfo:
     return SessionInfo((*inputs, *extra), tuple(outputs), tuple(raw.get_providers()))
 
 
+# A place in the runtime's own source, the signature of the function there, and the condition that did not hold.
+_OWN_SOURCE = re.compile(
+    r"\S*[/\\]onnxruntime[/\\]\S+\.(?:h|hpp|cc|cpp|cuh?):\d+ "
+    r"(?:[\w:<>,&* ~]*?[\w>~]+(?:\(\))?\([^()]*\)(?: const)?(?: \[with [^\]]*\])? |[\w~]+(?:::[\w~<>]+)+ )?"
+    r"(?:(?:[^.]|\.(?! )){1,300}? was false\. (?=\S))?"
+    r"|(?: ;)? file=\S+ ; line=\d+(?= ;|$)"
+)
+
+
 def _plain_text(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = _OWN_SOURCE.sub("", " ".join(str(error).split()))
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
     return text[:1500]

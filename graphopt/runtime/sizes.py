@@ -213,6 +213,18 @@ class SizeSpace:
             empty = {**base, **dict.fromkeys(chosen, 0)}
             yield "size 0", {**empty, **self._sums_by_name(empty)}
 
+    def growing(self) -> list[str]:
+        """Free sizes that count steps, tokens, samples and the like."""
+        return [key for key in self.keys if self._role(key) in ("length", "other") and not _is_total(key)]
+
+    def batches(self) -> list[str]:
+        """Free sizes that count examples."""
+        return [key for key in self.keys if self._role(key) == "batch"]
+
+    def related(self, assignment: Mapping[str, int]) -> dict[str, int]:
+        """An assignment with the sizes set that by their names follow from others."""
+        return {**assignment, **self._sums_by_name(assignment)}
+
     def _role(self, key: str) -> str:
         low = key.lower()
         if key.endswith("#rank"):

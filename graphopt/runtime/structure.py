@@ -19,11 +19,12 @@ from graphopt.runtime.role_table import ask
 from graphopt.runtime.roles import Role
 from graphopt.runtime.session import SessionInfo
 from graphopt.runtime.sources import ModelSource
-from graphopt.tensors import DType
+from graphopt.tensors import DType, Tensor
 
 _log = logging.getLogger(__name__)
 # Uses followed for one input; beyond that nothing new is learnt.
 _MOST_STEPS = 3000
+_MOST_COMPARED = 4096  # constants that one input is compared with at once
 # Operand -> results that hold its elements, moved about or repeated at most.
 _MOVES = {
     "Identity": 0, "Cast": 0, "Reshape": 0, "Squeeze": 0, "Unsqueeze": 0, "Flatten": 0, "Transpose": 0, "Expand": 0,
@@ -101,6 +102,23 @@ def _read(graph: Graph, info: SessionInfo) -> Structure:
     return structure
 
 
+def is_constant(graph: Graph | None) -> bool:
+    """True where no output depends on more of the inputs than their shapes: such outputs cannot show a change."""
+    if graph is None:
+        return False
+    todo = [value.producer for value in graph.outputs]
+    seen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        if node in seen or node.is_op("Shape") or node.is_op("Size"):
+            continue
+        if node.kind is Kind.INPUT or node.bodies:
+            return False
+        seen.add(node)
+        todo += [value.producer for value in node.operands if value is not None]
+    return True
+
+
 def _coarsest(graph: Graph) -> str:
     found = {value.dtype for value in graph.inputs}
     for inner in graph.model.graphs():
@@ -165,7 +183,23 @@ def _wanted(user: Node, index: int, seen: _Seen, compared: list[Any]) -> Role | 
         number = _number(other)
         if number is not None:
             compared.append(number)
+        elif other is not None and other.const is not None and other.const.dtype.is_float and seen.direct:
+            compared.append(_sides(user.op_type, index, other.const))
     return None
+
+
+def _sides(op_type: str, index: int, constant: Tensor) -> tuple[float, ...]:
+    """Numbers on both sides of those that one number is compared with; first one at which all comparisons hold."""
+    numbers = constant.numpy().astype(np.float64).reshape(-1) if constant.size <= _MOST_COMPARED else np.zeros(0)
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size:
+        return ()
+    low, middle, high = float(numbers.min()), float(np.median(numbers)), float(numbers.max())
+    if op_type == "Equal":
+        return tuple(dict.fromkeys((float(numbers[0]), high, high + 1.0)))
+    step = 0.0 if op_type.endswith("OrEqual") else max(1.0, 0.1 * max(abs(low), abs(high)))
+    below = op_type.startswith("Less") == (index == 0)
+    return tuple(dict.fromkeys((low - step, middle, high + 1.0) if below else (high + step, middle, low - 1.0)))
 
 
 def _is_mask_cast(user: Node, seen: _Seen) -> bool:
@@ -216,6 +250,11 @@ def _compared(role: Role, numbers: list[Any], start: Value) -> bool:
     dtype = start.dtype
     if dtype is None or dtype.name == "BOOL":
         return False
+    if dtype.is_float:
+        return _compared_floats(role, numbers, start)
+    numbers = [number for number in numbers if not isinstance(number, tuple)]
+    if not numbers:
+        return False
     distinct = list(dict.fromkeys(numbers))[:8]
     if dtype.name == "STRING":
         role.choices = (*[text for text in distinct if isinstance(text, str)], "other")
@@ -238,6 +277,17 @@ def _compared(role: Role, numbers: list[Any], start: Value) -> bool:
         role.low, role.high = min(0, whole[0] - 2), max(whole[-1] + 2, 9)
         return True
     return False
+
+
+def _compared_floats(role: Role, numbers: list[Any], start: Value) -> bool:
+    """Values of a float of one element on both sides of what it is compared with."""
+    if start.shape is None or any(dim != 1 for dim in start.shape) or role.low is not None or role.high is not None:
+        return False
+    sides: list[float] = []
+    for number in numbers:
+        sides += number if isinstance(number, tuple) else (float(number) + 1.0, float(number) - 1.0, float(number))
+    role.choices = tuple(dict.fromkeys(sides)) or None
+    return bool(sides)
 
 
 def _onward(user: Node, index: int, seen: _Seen) -> Iterator[_Seen]:

@@ -166,7 +166,7 @@ def _alone(inner: Inner, source: ModelSource, reader: Reader, fed: Outputs) -> D
     Inference(graph.model).run()
     select_outputs(graph, [reader.output])
     cut_inputs(graph, reader.operands)
-    with _saved(graph) as path, inner.outer.session(ModelSource("one operator", path=path), JUDGE) as session:
+    with saved(graph) as path, inner.outer.session(ModelSource("one operator", path=path), JUDGE) as session:
         return session.run(fed)[reader.output]
 
 
@@ -256,7 +256,7 @@ def _is_rounding(inner: Inner, name: str, label: str, result: Outputs) -> bool |
         Inference(graph.model).run()
         select_outputs(graph, [name])
         cut_inputs(graph, begin)
-        with _saved(graph) as path:
+        with saved(graph) as path:
             source = ModelSource("a part in float64", data=in_double(path))
         with outer.session(source, JUDGE) as session:
             known = {**reference, **feed.values}
@@ -290,7 +290,7 @@ def _begin(graph: Graph, name: str, same: Container[str]) -> list[str]:
 
 
 @contextmanager
-def _saved(graph: Graph) -> Iterator[str]:
+def saved(graph: Graph) -> Iterator[str]:
     """The path of a file with the model, which goes at the end."""
     with tempfile.TemporaryDirectory(prefix="graphopt-") as folder:
         path = os.path.join(folder, "part.onnx")
@@ -310,7 +310,7 @@ def _means_the_same(inner: Inner, name: str, label: str, result: Outputs) -> boo
         graph = load(outer.rewritten.handle)
         Inference(graph.model).run()
         cut_inputs(graph, [*(value.name or "" for value in graph.inputs), name])
-        with _saved(graph) as path, outer.session(ModelSource("the rest", path=path), JUDGE) as session:
+        with saved(graph) as path, outer.session(ModelSource("the rest", path=path), JUDGE) as session:
             ports = [port.name for port in session.info.inputs]
             fed = {port: value for port, value in feed.values.items() if port in ports}
             ours, theirs = (session.run({**fed, name: values[name]}) for values in (reference, result))

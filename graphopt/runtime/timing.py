@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphopt.errors import ExecutionError
 from graphopt.runtime.captured import Recording, is_recorded
-from graphopt.runtime.generation import Generation, generator
+from graphopt.runtime.generation import Generation, generator, steps_within
 from graphopt.runtime.session import CPU, CUDA, Session, SessionSettings, problem, runtime
 from graphopt.runtime.stats import Estimate, best_estimate, log_ratios, lower_runs
 from graphopt.runtime.throughput import at_once
@@ -21,6 +21,8 @@ _WARM_RUNS = 100
 _WARM_SECONDS = 2.0
 _FEWEST_SESSIONS = 3
 _FEWEST_ROUNDS = 3
+# Generations that are made at least, all sessions together, and how many steps each has whatever they take.
+_GENERATIONS, _FEWEST_STEPS = 24, 16
 # Of the time there is, what further sessions may cost before any run of theirs is timed; the first have to cost it.
 _LOADING_SHARE = 0.3
 
@@ -105,6 +107,7 @@ class Timings:
         firsts: Seconds of the first run of each session.
         readying: Seconds to load and warm up each pair of sessions.
         provider: What really ran.
+        steps: Steps of each generation; fewer than asked for where those would take too long.
     """
 
     tracks: dict[str, Track] = field(default_factory=dict)
@@ -112,6 +115,7 @@ class Timings:
     firsts: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     readying: list[float] = field(default_factory=list)
     provider: str = ""
+    steps: int = 0
 
     def settled(self, kinds: int) -> bool:
         """True where more runs would change nothing: every interval lies in the band of no difference."""
@@ -174,12 +178,18 @@ def _time_group(
 ) -> None:
     """Load the sides, and time each kind of work in alternation; the sessions go at the end."""
     started = time.perf_counter()
+    if work.generation is not None and timings.steps:
+        work = replace(work, generation=replace(work.generation, steps=work.generation.steps[: timings.steps]))
     meters: dict[int, dict[str, Meter]] = {}
     for side in sides:
         own = settings[side] if isinstance(settings, tuple) else settings
         session = _load(models[side], own, side, timings)
         run = runner(session, work.feeds)
         timings.firsts[side].append(_once(run))
+        if work.generation is not None and not timings.steps:
+            least = min(_FEWEST_STEPS, len(work.generation.steps))
+            timings.steps = steps_within(session, work.generation, plan.seconds / _GENERATIONS, least)
+            work = replace(work, generation=replace(work.generation, steps=work.generation.steps[: timings.steps]))
         meters[side] = _meters(session, run, work, share / 4)
         session = run = None  # type: ignore[assignment]  # only the meters hold it
     timings.readying[-1] += time.perf_counter() - started

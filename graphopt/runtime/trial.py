@@ -11,16 +11,19 @@ from graphopt.records import FeedRecord, NoiseFloor, Verification
 from graphopt.runtime.adversarial import OVERFLOWING, where_defined
 from graphopt.runtime.against import OtherRuntime, OtherRuntimeError, model_file
 from graphopt.runtime.compare import Difference, compare
+from graphopt.runtime.contents import same_file
 from graphopt.runtime.evidence import Evidence, Outputs, RewrittenFailedError
 from graphopt.runtime.excuses import find_excuses
-from graphopt.runtime.feeds import Feed, FeedSet
+from graphopt.runtime.feeds import VACUOUS, Feed, FeedSet, tells
 from graphopt.runtime.generated import over_generation
-from graphopt.runtime.inside import look_inside
+from graphopt.runtime.inside import Inside, look_inside
 from graphopt.runtime.opaque import OpaqueChangedError, cut_out
 from graphopt.runtime.session import CPU, JUDGE, SessionInfo
 from graphopt.runtime.sources import ModelSource
+from graphopt.runtime.structure import is_constant
 from graphopt.runtime.tally import OutputTally, Yardstick
 from graphopt.runtime.tolerance import Noise
+from graphopt.runtime.unread import depends_on_all, unread_weights
 from graphopt.runtime.values import Data
 
 
@@ -115,18 +118,46 @@ class Trial:
         if self.against is not None:
             return self._elsewhere(self.against)
         settled = self._rewritten_as_judged()
-        if settled[0] != "equal" or self.yardstick.given or self.is_adversarial:
+        if settled[0] != "equal" or self.is_adversarial:
             return settled
-        return self._inside(settled)
+        vacuous = not self._tells()
+        inside = Inside()
+        if vacuous or not self.yardstick.given:
+            inside = self._inside(needed=vacuous)
+        if inside.fault:
+            return "different", inside.fault
+        unread = unread_weights(evidence)
+        if unread:
+            self.notes[:] = [note for note in self.notes if note != inside.note]
+            return "not verified", unread
+        return self._vacuous(inside) or settled if vacuous else settled
 
-    def _inside(self, settled: tuple[str, str]) -> tuple[str, str]:
+    def _tells(self) -> bool:
+        """Whether some output shows a change at some feed; so does a model of constants, or without float outputs."""
+        telling = any(tells(outputs) for feed, outputs in self.evidence.found.working if not feed.is_empty)
+        return telling or is_constant(self.evidence.graph)
+
+    def _vacuous(self, inside: Inside) -> tuple[str, str] | None:
+        """A comparison of outputs that are the same number all over: what is left of it."""
+        if same_file(self.evidence.original, self.evidence.rewritten):
+            return None
+        if inside.telling and not inside.unclear:
+            count = len(inside.telling)
+            values = "1 value inside does, and agrees" if count == 1 else f"{count} values inside do, and agree"
+            return "equal", f"no output shows a change, but {values}, on {self.provider}"
+        same = all(item.identical for tally in self.tallies.values() for item in tally.differences.values())
+        if same and not inside.unclear and depends_on_all(self.evidence):
+            return "equal", f"no output shows a change, but each weight moves one; the same bits on {self.provider}"
+        return "not verified", VACUOUS
+
+    def _inside(self, needed: bool) -> Inside:
         """Values inside both models, where all outputs agree."""
         compared = [item for tally in self.tallies.values() for item in tally.differences.values()]
-        found = look_inside(self.evidence, all(item.identical for item in compared))
+        found = look_inside(self.evidence, all(item.identical for item in compared), needed)
         self.inner = found.tallies
         if found.note:
             self.notes.append(found.note)
-        return ("different", found.fault) if found.fault else settled
+        return found
 
     def _elsewhere(self, other: OtherRuntime) -> tuple[str, str]:
         """The rewritten model on another runtime, against the original unoptimized."""

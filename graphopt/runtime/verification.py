@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from graphopt.errors import ExecutionError, UsageError
 from graphopt.records import Verification
 from graphopt.runtime.adversarial import adversarial_feeds
 from graphopt.runtime.against import OtherRuntime
+from graphopt.runtime.decoding import cache_pairs
 from graphopt.runtime.evidence import Evidence
 from graphopt.runtime.feeds import Feed, FeedOptions
 from graphopt.runtime.generated import STEPS
@@ -25,6 +27,8 @@ from graphopt.runtime.values import Data
 from graphopt.runtime.worker import Worker, shared_worker
 
 _RUN_SECONDS = 300.0
+_MOST_RUNS = 1000
+_NO_DECODER = "not a decoder, so --decode did nothing: no input is named like a past with an output that continues it"
 _SEVERITY = ("equal", "not verified", "different")
 
 
@@ -48,7 +52,7 @@ def verify(
     custom_ops: Sequence[str] = (),
     timeout: float | None = None,
     memory_limit: int | None = None,
-    decode: int = STEPS,
+    decode: int | None = None,
     adversarial: bool = False,
     against: str | None = None,
     worker: Worker | None = None,
@@ -69,7 +73,7 @@ def verify(
         shapes: Input -> shape.
         ranges: Input -> (smallest, largest) value.
         seed: Seed of the made inputs.
-        runs: How many sets of inputs; None for one of each kind.
+        runs: How many sets of inputs, at most 1000; None for one of each kind.
         override_defaults: Whether inputs with a default are also given another value; False where they were frozen.
         data: A file or folder of the user's inputs, see `read_data`.
         rtol: Relative tolerance (of the output's scale) in place of the measured one.
@@ -78,7 +82,7 @@ def verify(
         timeout: Seconds that one load or run may take.
         memory_limit: Bytes that the runtime's process may take.
         decode: Tokens to generate with models that are decoders by their past and present, each side fed with its own
-            caches; 0 leaves it out.
+            caches; by default 8, 0 leaves it out.
         adversarial: Compare on NaN, infinities, ends of ranges, ties and the like, too.
         against: A command with {model}, {inputs} and {outputs} that runs the rewritten model elsewhere: it reads the
             inputs from one `.npz` and writes the outputs to another.
@@ -90,11 +94,16 @@ def verify(
 
     Raises:
         UsageError: The runtime has no such provider, or the provider no such option; the command of `against` cannot
-            be read.
+            be read; a tolerance is not finite, or `runs` out of range.
         FeedError: An option names something that the model does not have, or the user's data does not fit.
     """
     if rewritten is None and against is None:
         raise UsageError("there is nothing to compare with: give a second model, or --against with a command")
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise UsageError(f"{name} is {value}; a tolerance is a finite number that is not negative")
+    if runs is not None and not 1 <= runs <= _MOST_RUNS:
+        raise UsageError(f"runs is {runs}; ask for 1 to {_MOST_RUNS} sets of inputs")
     started = time.monotonic()
     options = FeedOptions(
         dict(dims or {}),
@@ -119,7 +128,7 @@ def verify(
             def trial(place: _Place) -> Trial:
                 evidence = Evidence(first, second, process, options, tuple(custom_ops), seconds)
                 evidence.provider, evidence.provider_options = place.provider, place.options
-                return Trial(evidence, level, yardstick, decode, other)
+                return Trial(evidence, level, yardstick, STEPS if decode is None else decode, other)
 
             parts: list[Verification] = []
             ready: list[Feed] | None = None
@@ -130,6 +139,8 @@ def verify(
                 job = trial(place)
                 job.notes.extend(place.notes)
                 part = job.run(feeds, data, ready)
+                if decode and part.feeds and not cache_pairs(job.evidence.info):
+                    part = replace(part, notes=(*part.notes, _NO_DECODER))
                 ready = ready or [feed for feed, _ in job.evidence.found.working] or None
                 if adversarial and part.equal:
                     part = _adversarially(part, job, trial(place))

@@ -120,7 +120,8 @@ class Worker:
             raise self._died() from None
         while True:
             try:
-                kind, value = self._replies.get(timeout=_POLL_SECONDS)
+                left = _POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+                kind, value = self._replies.get(timeout=min(left, _POLL_SECONDS))
             except queue.Empty:
                 pass
             else:

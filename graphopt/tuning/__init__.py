@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from graphopt import api
-from graphopt.errors import GraphoptError, UsageError
-from graphopt.onnxio import load, save
+from graphopt.errors import GraphoptError, OutputError, UsageError
+from graphopt.onnxio import load
+from graphopt.onnxio.placing import exists_already, is_same, require_unread
+from graphopt.onnxio.save import stage
 from graphopt.recipes import MODEL, Recipe, RunSettings, TrialRecord, Tuning
+from graphopt.runtime.bounds import require_bounded
 from graphopt.runtime.feeds import FeedOptions
 from graphopt.runtime.recipe import (
     apply_settings,
     fingerprint,
     recipe_path,
-    require_free,
     usable_cores,
     write_recipe,
 )
@@ -27,6 +29,7 @@ from graphopt.runtime.sources import ModelSource, open_source
 from graphopt.runtime.timing import Plan, default_settings
 from graphopt.tuning.candidates import Block, Change, Machine, blocks, closer
 from graphopt.tuning.executors import Executor, LocalExecutor, RayExecutor
+from graphopt.tuning.known import require_known
 from graphopt.tuning.preparation import Prepared, prepare
 from graphopt.tuning.search import NOT_TRIED, Found, Outcome, Request, Settings, Told, search
 from graphopt.tuning.trial import Contender, Job, Standard, labels, quick_look
@@ -96,14 +99,17 @@ def tune(
         OutputError: A file exists already, or cannot be written.
         ExecutionError: The original does not run, or the provider does not start.
         FeedError: No inputs were found, or those given do not fit.
-        UsageError: A target does not exist, or Ray is not there.
+        UsageError: A target or a setting does not exist, nothing is left to try, or Ray is not there.
     """
     job = _Tuning(Path(model), Path(out) if out is not None else recipe_path(model), force, say)
-    if write:
-        require_free(job.out, force=force)
-        for target in targets:
-            require_free(job.written(target), force=force)
+    if only and not wanted:
+        raise UsageError("--only tries only what --try names, and nothing is named; add --try, or leave --only out")
+    require_bounded(max_time=max_time)
     load(model)  # a file that is no model is refused before anything else
+    if write:
+        script = [] if data is None else [str(data), str(data).rpartition(":")[0]]
+        job.require_free(targets, [*custom_ops, *filter(None, script)])
+    require_known(wanted, provider)
     options = FeedOptions(
         dict(dims or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}, dict(ranges or {}), seed
     )
@@ -213,6 +219,22 @@ class _Tuning:
         """Where a rewritten model goes: beside the recipe, named after its target."""
         return self.out.parent / f"{self.model.stem}.{target}.onnx"
 
+    def require_free(self, targets: Sequence[str], reads: Sequence[str]) -> None:
+        """Refuse to overwrite what was not made by a tuning before, or what this one reads.
+
+        Raises:
+            OutputError: A file exists already, or is read.
+        """
+        results = [self.out, *map(self.written, targets)]
+        for number, path in enumerate(results):
+            if not path.absolute().parent.is_dir():
+                raise OutputError(f"cannot write '{path}': there is no folder '{path.parent}'; create it first")
+            require_unread(path, [str(self.model)], reads)
+            if any(is_same(str(path), str(other)) for other in results[:number]):
+                raise OutputError(f"'{path}' is named for two results; name the recipe otherwise with -o")
+            if not self.force and os.path.lexists(path):
+                raise exists_already(path)
+
     def remark(self, prepared: Prepared, asked: str) -> None:
         """What is to be known of the device before anything is timed."""
         if asked.lower() == "auto" and prepared.provider == CPU:
@@ -275,7 +297,11 @@ class _Tuning:
         if target:
             path = Path(str(models[target].path))
             if write:
-                save(load(str(path)), self.written(target))
+                staged = stage(load(str(path)), self.written(target))
+                try:
+                    staged.commit(replace=self.force)
+                finally:
+                    staged.discard()
                 path = self.written(target)
             run = fingerprint(path)
         final = found.final

@@ -15,7 +15,9 @@ def is_unidirectional(core: AttentionCore, past: Value | None) -> bool:
         core: The attention.
         past: The cache that the operator puts before the keys, None for none; keys put together otherwise are none.
     """
-    if not core.masks or (past is None and not is_same(core.query.rows, core.key.rows)):
+    rows, before = core.query.rows, 0 if past is None else (past.shape or (None,) * 3)[2]
+    # The operator counts queries from the end of the cache: there must be as many as there are new keys.
+    if not core.masks or rows is None or before is None or not is_same(rows + before, core.key.rows):
         return False
     found = hidden_by(core)
     return found.future and not found.more

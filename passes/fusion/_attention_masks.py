@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from graphopt import Builder, DType, Expr, Value, symbol
+from graphopt import Builder, DType, Expr, Tensor, Value, symbol
 from passes._cover import number
 from passes._masks import is_finite_mask
 from passes._proofs import Dim
@@ -16,9 +16,15 @@ from passes.fusion._attention_core import AttentionCore, Mask
 from passes.fusion._attention_layout import declared, is_same
 
 _LOWEST: Final = -1e9
-"""From here on a number hides whatever score it is added to: no sum with a score of float32 is told apart from it."""
+"""From here on a number in place of a score hides it: whatever else a query sees outweighs it."""
+_ABSORBING: Final = -1e30
+"""From here on no sum with a score of float32 is told apart from the number, so that adding it is putting it in place
+of scores, in rows of nothing else, too: numbers near -1e9 are 64 apart, and a score of 40 would show. It leaves room to
+the end of the range, for kernels that scale what they exponentiate."""
 _LOW: Final = -1e4
 """A number that hides the scores of any model at work, though not every number."""
+_LARGEST_HALF: Final = 65504.0
+_MOST_VALUES: Final = 64
 _LARGEST_CONSTANT: Final = 1 << 20
 """Elements of the largest mask that is stretched where it is stored."""
 
@@ -36,7 +42,8 @@ def doubt_of(core: AttentionCore, *, is_loose: bool = False) -> str:
         is_loose: True if numbers may change for scores that nearly reach the number that hides, as in the thousands.
     """
     for mask in core.masks:
-        doubt = _doubt_of_shape(core, mask) or _doubt_of_fill(core, mask, is_loose)
+        doubt = _doubt_of_shape(core, mask) or _doubt_of_fill(core, mask, is_loose) or _doubt_of_company(core, mask)
+        doubt = doubt or _doubt_of_range(core, mask)
         if doubt:
             return doubt
     return ""
@@ -91,8 +98,53 @@ def _doubt_of_fill(core: AttentionCore, mask: Mask, is_loose: bool) -> str:
     return f"scores are replaced by {mask.fill:g}, which is not the same as adding it for every number"
 
 
+def _doubt_of_company(core: AttentionCore, mask: Mask) -> str:
+    """A lower number does for one that hides, but not beside others, which may be meant to be as low or lower."""
+    fill = _fill_of(mask)
+    if fill is None or fill <= _ABSORBING or fill > _LOWEST:
+        return ""
+    if all(_fill_of(other) in (fill, -math.inf) for other in core.masks):
+        return ""
+    return f"scores are replaced by {mask.fill:g} where something else is added to them, which may hide them as well"
+
+
+def _doubt_of_range(core: AttentionCore, mask: Mask) -> str:
+    """A mask of single precision may hold numbers that half precision has only as minus infinity: no row may be of it.
+
+    What is made of truth values and integers holds what the constants on the way to it do.
+    """
+    if mask.fill is not None or core.dtype is not DType.FLOAT16 or mask.value.dtype is DType.FLOAT16:
+        return ""
+    reason = "a mask of single precision may hold finite numbers that half precision does not have"
+    pending, seen = [mask.value], {mask.value: None}
+    while pending:
+        value = pending.pop()
+        if value.dtype in (None, DType.FLOAT, DType.DOUBLE):
+            node = value.producer
+            made = node.param("value") if node.is_op("ConstantOfShape") else None
+            constant = made if isinstance(made, Tensor) else value.const
+            if constant is not None:
+                numbers = np.abs(constant.numpy())
+                if bool((np.isfinite(numbers) & (numbers > _LARGEST_HALF)).any()):
+                    return reason
+                continue
+            if not node.is_operator or len(seen) > _MOST_VALUES:
+                return reason
+            for operand in node.operands:
+                if operand is not None and operand not in seen:
+                    seen[operand] = None
+                    pending.append(operand)
+    return ""
+
+
+def _fill_of(mask: Mask) -> float | None:
+    return None if mask.fill is None else mask.fill * mask.factor
+
+
 def is_finite(core: AttentionCore) -> bool:
-    """True if no row of scores can be minus infinity throughout."""
+    """True if no row of scores can be minus infinity throughout; two of the lowest numbers add up to it."""
+    if len(core.masks) > 1:
+        return False
     for mask in core.masks:
         if mask.fill is not None and not math.isfinite(mask.fill):
             return False
@@ -113,37 +165,58 @@ def bias_key(core: AttentionCore) -> BiasKey:
     return (terms, *dims, core.heads, core.dtype)
 
 
-def bias_of(core: AttentionCore, b: Builder, query: Value, key: tuple[Value, int] | None) -> Value | str | None:
+def bias_of(
+    core: AttentionCore, b: Builder, query: Value, key: tuple[Value, int], past: Value | None = None
+) -> Value | str | None:
     """What is added to the scores, `[batch or 1, heads or 1, queries, keys]`; None for nothing, or why there is none.
 
     Args:
         core: The attention.
         b: The builder.
         query: A tensor whose axes 0 and 1 are batch and queries.
-        key: A tensor that has the keys on an axis, and the axis; None if there is none.
+        key: A tensor that has the keys on an axis, and the axis; with a cache, those of this run.
+        past: The keys of a cache, on axis 2.
     """
     total: Value | None = None
     for mask in core.masks:
-        term = _term(core, mask, b, query)
+        # What comes first is shared by layers as it is; what follows has to fit to what there is.
+        value = with_mask(core, mask, b, None) if total is None or mask.fill is None else mask.value
+        term = _with_four_axes(core, mask, value, b, query)
         if isinstance(term, str):
             return term
-        total = term if total is None else b.Add(total, term)
+        if total is None:
+            total = term
+        elif mask.fill is None:
+            total = b.Add(total, term)
+        else:
+            total = _chosen(core, mask, b, term, total)
     if total is None:
         return None
-    return _stretched(core, total, b, query, key)
+    return _stretched(core, total, b, query, key, past)
 
 
-def _term(core: AttentionCore, mask: Mask, b: Builder, query: Value) -> Value | str:
-    """One mask with four axes."""
-    value = mask.value
+def with_mask(core: AttentionCore, mask: Mask, b: Builder, total: Value | None) -> Value:
+    """What is added to the scores by a mask and those before it, whose sum is `total`, None if there are none.
+
+    A choice comes in place of what was added before: the sum of two numbers that hide may be minus infinity.
+    """
     if mask.fill is not None:
-        nothing, fill = b.constant(0.0, core.dtype), b.constant(mask.fill * mask.factor, core.dtype)
-        value = b.Where(value, nothing, fill) if mask.keeps else b.Where(value, fill, nothing)
-    elif mask.factor != 1:
-        value = b.Mul(value, mask.factor)
+        return _chosen(core, mask, b, mask.value, b.constant(0.0, core.dtype) if total is None else total)
+    value = mask.value if mask.factor == 1 else b.Mul(mask.value, mask.factor)
     if value.dtype is not core.dtype:
         value = b.Cast(value, to=int(core.dtype))
-    return _with_four_axes(core, mask, value, b, query)
+    result: Value = value if total is None else b.Add(total, value)
+    return result
+
+
+def _chosen(core: AttentionCore, mask: Mask, b: Builder, condition: Value, total: Value) -> Value:
+    fill = _fill_of(mask)
+    assert fill is not None
+    if math.isfinite(fill) and fill <= _LOWEST:
+        fill = min(fill, _ABSORBING)
+    hidden = b.constant(fill, core.dtype)
+    result: Value = b.Where(condition, total, hidden) if mask.keeps else b.Where(condition, hidden, total)
+    return result
 
 
 def _with_four_axes(core: AttentionCore, mask: Mask, value: Value, b: Builder, query: Value) -> Value | str:
@@ -195,8 +268,8 @@ def _in_batches(mask: Mask, value: Value, b: Builder, query: Value) -> Value | s
 
 
 def _stretched(
-    core: AttentionCore, bias: Value, b: Builder, query: Value, key: tuple[Value, int] | None
-) -> Value | str:
+    core: AttentionCore, bias: Value, b: Builder, query: Value, key: tuple[Value, int], past: Value | None
+) -> Value:
     """The bias with all queries and keys: the operators stretch batch and heads only."""
     own = bias.shape or ()
     rows, columns = core.query.rows, core.key.rows
@@ -208,14 +281,13 @@ def _stretched(
             return b.constant(np.ascontiguousarray(wide))
         expanded: Value = b.Expand(bias, b.constant([1, 1, rows, columns], DType.INT64))
         return expanded
-    if key is None and not isinstance(columns, int):
-        # Behind a cache nothing tells how many keys there are but a mask that has a place for each.
-        if own[-1] == 1:
-            return "the mask has no place for each key, and a cache does not tell how many there are"
-        ends = [_length(b, bias, query, rows, 1), length_of(b, bias, 3)]
+    source, axis = key
+    if past is None or isinstance(columns, int) or any(_is_always(dim, columns) for dim in own):
+        keys = _length(b, bias, source, columns, axis)
     else:
-        source, axis = key if key is not None else (query, 1)
-        ends = [_length(b, bias, query, rows, 1), _length(b, bias, source, columns, axis)]
+        # No tensor has the keys of the cache and those of this run on one axis; the mask may be one for all of them.
+        keys = b.Add(length_of(b, past, 2), length_of(b, source, axis))
+    ends = [_length(b, bias, query, rows, 1), keys]
     shape = b.Concat(b.constant([1, 1], DType.INT64), *ends, axis=0)
     result: Value = b.Expand(bias, shape)
     return result
@@ -230,9 +302,14 @@ def _length(b: Builder, bias: Value, source: Value, dim: Dim, axis: int) -> Valu
     if isinstance(dim, int):
         return b.constant([dim], DType.INT64)
     for place, own in enumerate(bias.shape or ()):
-        if isinstance(own, Expr) and dim is not None and symbol.always_equal(own, dim):
+        if _is_always(own, dim):
             return length_of(b, bias, place)
     return length_of(b, source, axis)
+
+
+def _is_always(own: Dim, dim: Dim) -> bool:
+    """True if the length of an axis of the bias can be read in place of another."""
+    return isinstance(own, Expr) and dim is not None and symbol.always_equal(own, dim)
 
 
 def length_of(b: Builder, value: Value, axis: int) -> Value:

@@ -305,7 +305,7 @@ def _as_multi_head(core: AttentionCore, caches: _Caches, b: Builder, context: Co
     if is_pure:
         bias = None
     elif cached:
-        bias = _bias(core, b, apart.query, None, made)
+        bias = _bias(core, b, apart.query, (apart.key, apart.keys_axis), made, cached[0].past)
     else:
         bias = _bias(core, b, apart.query, (apart.key, apart.keys_axis), made)
     if isinstance(bias, str):
@@ -337,10 +337,10 @@ def _trimmed(*operands: Value | None) -> list[Value | None]:
 
 
 def _bias(
-    core: AttentionCore, b: Builder, query: Value, key: tuple[Value, int] | None, made: _Made
+    core: AttentionCore, b: Builder, query: Value, key: tuple[Value, int], made: _Made, past: Value | None = None
 ) -> Value | str | None:
     known = made.biases.get(bias_key(core))
-    return known if known is not None else bias_of(core, b, query, key)
+    return known if known is not None else bias_of(core, b, query, key, past)
 
 
 def _put(

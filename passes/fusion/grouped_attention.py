@@ -16,7 +16,7 @@ from passes._proofs import Dim
 from passes.fusion import RUNTIME
 from passes.fusion._attention_core import AttentionCore, Mask, erase_unread, find_attention
 from passes.fusion._attention_layout import is_same
-from passes.fusion._attention_masks import doubt_of, is_finite, length_of
+from passes.fusion._attention_masks import doubt_of, is_finite, length_of, with_mask
 from passes.fusion._attention_operands import given_back
 from passes.fusion._grouped_causal import hidden_by
 from passes.fusion._grouped_sides import Shared, are_beside, rows_of_heads, shared_side
@@ -263,13 +263,7 @@ def _bias(core: AttentionCore, masks: tuple[Mask, ...], b: Builder, query: Value
     """What is added to the scores, `[batch or 1, heads or 1, queries, keys]`."""
     total: Value | None = None
     for mask in masks:
-        term = mask.value
-        if mask.fill is not None:
-            nothing, fill = b.constant(0.0, core.dtype), b.constant(mask.fill * mask.factor, core.dtype)
-            term = b.Where(term, nothing, fill) if mask.keeps else b.Where(term, fill, nothing)
-        elif mask.factor != 1:
-            term = b.Mul(term, mask.factor)
-        total = term if total is None else b.Add(total, term)
+        total = with_mask(core, mask, b, total)
     if total is None:
         return None
     if (total.rank or 0) < 4:

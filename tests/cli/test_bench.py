@@ -105,3 +105,41 @@ def test_models_with_other_inputs_are_told(run: Run, model: Path, tmp_path: Path
     done = run("bench", model, renamed, *QUICK)
     assert done.code == 4
     assert "graphopt diff" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--decode", 99999999), "up to 4096"),
+        (("--threads", 100000), "up to 1024"),
+        (("--concurrency", 99999), "up to 256"),
+        (("--sessions", 100000), "up to 200"),
+        (("--max-time", "inf"), "a week"),
+        (("--max-time", "nan"), "--max-time"),
+    ],
+)
+def test_what_is_asked_for_has_an_end(run: Run, model: Path, arguments: tuple[Any, ...], said: str) -> None:
+    done = run("bench", model, model, *arguments, "--json")
+    assert done.code == 2
+    assert said in done.err
+    assert (done.json["schema"], done.json["exit_code"]) == ("graphopt.error", 2)
+    assert said in done.json["error"]
+
+
+def test_a_picture_takes_the_place_of_nothing_that_is_read(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphopt.report import plot
+
+    monkeypatch.setattr(plot, "require_plotting", lambda path: None)
+    picture = tmp_path / "model.svg"
+    model.rename(picture)
+    before = picture.read_bytes()
+    done = run("bench", picture, picture, "--plot", picture, *QUICK)
+    assert (done.code, "the model itself" in done.err) == (2, True)
+    assert picture.read_bytes() == before
+
+
+def test_decoding_asked_of_another_model_is_remarked_on(run: Run, model: Path) -> None:
+    assert "not a decoder" in run("bench", model, model, "--decode", 4, *QUICK).out
+    assert "not a decoder" not in run("bench", model, model, *QUICK).out

@@ -554,3 +554,66 @@ def test_growth_is_not_blamed_on_folding_that_did_not_happen(run: Run, tmp_path:
     done = run("optimize", path, "--dry-run")
     assert "name nodes" in done.out
     assert "growth-limit" not in done.out
+
+
+OWN = """from graphopt import op, rule, var
+
+x = var("x")
+
+
+@rule(
+    op.Relu(op.Relu(x)),
+    before="(float[2] x) => (float[2] y) { t = Relu(x)  y = Relu(t) }",
+    after="(float[2] x) => (float[2] y) { y = Relu(x) }",
+)
+def once(m, b):
+    \"\"\"Twice is once.\"\"\"
+    return b.Relu(m[x])
+"""
+
+
+def test_a_plan_asks_for_the_passes_it_was_made_with(run: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    own, plan = tmp_path / "own.py", tmp_path / "plan.json"
+    own.write_text(OWN)
+    made = ("--no-verify", "--force", "-o", tmp_path / "out.onnx")
+    assert run("optimize", model, *made, "--load", own, "--disable", "own/once", "--write-plan", plan).code == 0
+    done = run("optimize", model, *made, "--plan", plan)
+    assert (done.code, "the plan was made with --load own.py; load it, too" in done.err) == (2, True)
+    plan.write_text(plan.read_text().replace('"own"', '"another"'))
+    done = run("optimize", model, *made, "--plan", plan)
+    assert (done.code, "if it was made with --load own.py, load it, too" in done.err) == (2, True)
+
+
+def test_a_result_that_came_meanwhile_stays(
+    run: Callable[..., Any], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphopt.cli import job
+
+    target, plan = tmp_path / "out.onnx", tmp_path / "plan.json"
+    real = job.check_paths
+
+    def late(todo: job.Job) -> None:
+        real(todo)
+        for path in (target, plan):
+            path.write_text("mine")
+
+    monkeypatch.setattr(job, "check_paths", late)
+    done = run("optimize", model, "-o", target, "--no-verify")
+    assert (done.code, target.read_text(), "exists already" in done.err) == (2, "mine", True)
+    target.unlink()
+    done = run("optimize", model, "-o", target, "--dry-run", "--write-plan", tmp_path / "plan.json")
+    assert (done.code, plan.read_text(), "exists already" in done.err) == (2, "mine", True)
+    target.unlink(missing_ok=True)
+    plan.unlink(missing_ok=True)
+    assert run("optimize", model, "-o", target, "--no-verify", "--force").code == 0
+
+
+def test_documents_take_the_place_of_no_weights(run: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    external = tmp_path / "external.onnx"
+    made = ("--no-verify", "--external-data", "--external-threshold", 1)
+    assert run("optimize", model, "-o", external, *made).code == 0
+    (data,) = tmp_path.glob("*.data")
+    before = data.read_bytes()
+    for option in ("--write-plan", "--name-map"):
+        done = run("optimize", external, "--dry-run", option, data, "--force")
+        assert (done.code, data.read_bytes() == before) == (2, True)

@@ -152,3 +152,53 @@ def test_show_names_dims_as_the_file_does(run: Run, tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(text), path)
     assert "y: float[K]" in run("show", path).out
     assert run("show", path, "--json").json["outputs"] == {"y": "float[K]"}
+
+
+def test_an_error_is_a_document_too(run: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no model")
+    for arguments in (("verify", bad, bad), ("show", bad), ("bench", model), ("explain", model, "--rule", "nothing")):
+        done = run(*arguments, "--json")
+        assert done.code == 2
+        assert done.json["schema"] == "graphopt.error"
+        assert (done.json["schema_version"], done.json["exit_code"]) == (1, 2)
+        assert done.json["error"] in " ".join(done.err.split())
+        assert run(*arguments).out == ""
+
+
+def test_a_project_that_prefers_documents_gets_errors_as_such(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.graphopt.show]\njson = true\n")
+    monkeypatch.chdir(tmp_path)
+    assert run("show", "nowhere.onnx").json["schema"] == "graphopt.error"
+
+
+def test_columns_hold_where_output_is_piped(
+    run: Callable[..., Any], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert max(map(len, run("show", model).out.splitlines())) <= 50
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert run("show", model).code == 0
+
+
+def test_libraries_are_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphopt.cli import options
+    from graphopt.runtime.session import SessionSettings
+
+    monkeypatch.chdir(tmp_path)
+    Path("mylib.so").write_bytes(b"")
+    assert options.libraries([Path("mylib.so")]) == (str(tmp_path / "mylib.so"),)
+    assert SessionSettings(custom_ops=("mylib.so", "elsewhere.so")).custom_ops == (
+        str(tmp_path / "mylib.so"),
+        "elsewhere.so",
+    )
+
+
+def test_a_check_that_fails_on_the_original_is_what_to_mend(run: Callable[..., Any], model: Path) -> None:
+    done = run("bisect", model, "--check", "false {}")
+    assert (done.code, "the check is what to mend" in " ".join(done.out.split())) == (2, True)
+    done = run("bisect", model, "--check", "true")
+    assert (done.code, "put at its end" in " ".join(done.out.split())) == (0, True)
+    assert run("bisect", model, "--check", "un'closed").code == 2

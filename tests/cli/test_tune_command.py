@@ -90,3 +90,38 @@ def recipe_of(model: Path) -> Recipe:
         RunSettings("CPUExecutionProvider", {"intra_op_num_threads": 1}),
         stamp_here("CPUExecutionProvider"),
     )
+
+
+def test_a_recipe_takes_the_place_of_nothing_that_is_read(run: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    from graphopt.onnxio import load, save
+
+    external = tmp_path / "external.onnx"
+    save(load(model), external, external_data=True, external_threshold=1)
+    (data,) = tmp_path.glob("*.data")
+    inputs = tmp_path / "inputs.npz"
+    inputs.write_bytes(b"mine")
+    for path in (external, data, inputs):
+        before = path.read_bytes()
+        done = run("tune", external, "-o", path, "--force", "--data", inputs, *QUICK)
+        assert done.code == EXIT_USAGE
+        assert path.read_bytes() == before
+    done = run("tune", model, "-o", tmp_path / "nowhere" / "recipe.json", *QUICK)
+    assert (done.code, "create it first" in done.err) == (EXIT_USAGE, True)
+    done = run("tune", model, "-o", tmp_path / "model.ort-cpu.onnx", "--target", "ort-cpu", *QUICK)
+    assert (done.code, "two results" in done.err) == (EXIT_USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--try", "foo=1"), "no setting"),
+        (("--try", "intra_op_num_thread=1"), "did you mean intra_op_num_threads"),
+        (("--try", "session.intra_op.allow_spining=0"), "did you mean session.intra_op.allow_spinning"),
+        (("--only",), "add --try"),
+        (("--max-time", "inf"), "--max-time"),
+    ],
+)
+def test_a_setting_has_to_exist(arguments: tuple[str, ...], words: str, run: Callable[..., Any], model: Path) -> None:
+    done = run("tune", model, "--provider", "cpu", *arguments)
+    assert done.code == EXIT_USAGE
+    assert words in done.err

@@ -76,3 +76,12 @@ def test_feeds_is_the_single_place() -> None:
     assert options.feeds(None, None, None, None, None, 0, None)["provider"] == "auto"
     with pytest.raises(UsageError, match="one provider"):
         options.one_provider(found, "bench")
+
+
+@pytest.mark.parametrize("option", ["--rtol", "--atol"])
+def test_infinite_tolerances_are_refused(run: Run, model: Path, option: str) -> None:
+    for number in ("inf", "1e999", "nan"):
+        done = run("verify", model, model, option, number)
+        assert done.code == 2
+        assert option in done.err
+    assert run("verify", model, model, "--runs", 10**20).code == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import zipfile
 from pathlib import Path
 
@@ -166,3 +167,12 @@ def test_bench_feeds_the_steps_of_a_merged_decoder_with_what_the_prefill_gave() 
 
     result = benchmark(merged(), merged(), threads=1, max_time=1.0, decode=3, memory=False, placement=False)
     assert [item.name for item in result.comparisons] == ["prefill", "decode"], result.notes
+
+
+def test_many_steps_end_with_the_time() -> None:
+    started = time.monotonic()
+    result = benchmark(decoder(), decoder(), threads=1, max_time=1.0, decode=4096, memory=False, placement=False)
+    assert time.monotonic() - started < 20
+    assert any("of 4096 steps were timed" in note for note in result.notes)
+    detail = next(item.detail for item in result.comparisons if item.name == "decode")
+    assert 16 <= int(detail.split()[0]) < 4096

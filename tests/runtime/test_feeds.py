@@ -243,3 +243,47 @@ def test_scripts(tmp_path: Path) -> None:
     for function in ("bad", "odd", "absent"):
         with pytest.raises(FeedError):
             read_data(f"{script}:{function}", PORTS)
+
+
+def test_all_rows_of_a_small_table_are_named() -> None:
+    model = text_model("(int64[B, S] ids, float[300, 4] t) => (float[B, S, 4] y) { y = Gather(t, ids) }")
+    found = collect(with_weight(model, "t", np.ones((300, 4), np.float32)))
+    ids = np.concatenate([feed.values["ids"].reshape(-1) for feed, _ in found.working])
+    assert set(ids.tolist()) == set(range(300))
+
+
+def test_one_feed_is_longer_where_that_is_cheap() -> None:
+    found = collect(text_model("(float[batch, samples] x) => (float[batch, samples] y) { y = Abs(x) }"))
+    assert max(feed.values["x"].shape[1] for feed, _ in found.working) >= 64
+    kept = collect(
+        text_model("(float[batch, samples] x) => (float[batch, samples] y) { y = Abs(x) }"), dims={"samples": 5}
+    )
+    assert {feed.values["x"].shape[1] for feed, _ in kept.working if not feed.is_empty} == {5}
+
+
+def test_each_side_of_a_switch_gets_a_feed() -> None:
+    model = text_model(
+        "(float[N] x, int64 rate, bool fast, float low) => (float[N] y)"
+        "{ a = Constant<value = int64 {16000}>() b = Constant<value = int64 {8000}>()"
+        "t = Constant<value = float[3] {1.0, 50.0, 90.0}>()"
+        "c = Equal(rate, a) d = Equal(rate, b) e = Or(c, d) f = And(e, fast)"
+        "g = GreaterOrEqual(t, low) h = Cast<to = 1>(g) s = ReduceSum<keepdims = 0>(h) z = Mul(x, s)"
+        "y = If(f) <then_branch = p () => (float[N] u) { u = Neg(z) },"
+        "else_branch = q () => (float[N] v) { v = Abs(z) }> }"
+    )
+    feeds = [feed for feed, _ in collect(model).working if not feed.is_empty]
+    rates = {int(feed.values["rate"]) for feed in feeds}
+    assert {8000, 16000} < rates
+    assert {bool(feed.values["fast"]) for feed in feeds} == {True, False}
+    lows = {float(feed.values["low"]) for feed in feeds}
+    assert {1.0, 50.0, 91.0} <= lows
+
+
+def test_feeds_at_which_outputs_tell_nothing_are_replaced() -> None:
+    model = text_model(
+        "(float[N] x, float low) => (float[N] y) { t = Constant<value = float[1] {70.0}>()"
+        "c = GreaterOrEqual(low, t) n = Constant<value = float {0.0}>() y = Where(c, x, n) }"
+    )
+    found = collect(model)
+    assert not found.note
+    assert any(np.ptp(outputs["y"]) > 0 for feed, outputs in found.working if not feed.is_empty)

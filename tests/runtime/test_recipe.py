@@ -78,7 +78,7 @@ def test_a_recipe_is_never_overwritten_unasked(model: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="choose another file"):
+    with pytest.raises(OutputError, match="choose another place"):
         write_recipe(recipe_of(model), tmp_path / "no" / "r.json")
 
 

@@ -14,7 +14,7 @@ from graphopt.errors import (
 )
 from graphopt.runtime import evaluate_model, evaluate_models
 from graphopt.runtime.remote import RemoteSession
-from graphopt.runtime.session import CPU, JUDGE, Session, resolve_provider, starts
+from graphopt.runtime.session import CPU, JUDGE, Session, problem, resolve_provider, starts
 from graphopt.runtime.sources import ModelSource
 from graphopt.runtime.worker import Worker
 
@@ -106,3 +106,18 @@ def test_bits_do_not_depend_on_where_a_feed_lies_in_memory() -> None:
         feed[:] = numbers
         found.add(np.asarray(session.run({"x": feed})["y"]).tobytes())
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/onnxruntime_src/onnxruntime/core/providers/cpu/tensor/reshape_helper.h:46 "
+        "onnxruntime::ReshapeHelper::ReshapeHelper(const onnxruntime::TensorShape&, bool) "
+        "input_shape_size == size was false. It cannot be reshaped",
+        r"D:\a\_work\1\s\onnxruntime\core\framework\arena.cc:376 onnxruntime::Arena::Allocate It cannot be reshaped",
+        "/onnxruntime_src/include/onnxruntime/core/kernel.h:42 const T* onnxruntime::Kernel::Input(int) const "
+        "[with T = onnxruntime::Tensor] It cannot be reshaped",
+    ],
+)
+def test_places_in_the_runtimes_source_are_left_out(text: str) -> None:
+    assert str(problem(RuntimeError(text), loading=False)) == "It cannot be reshaped"

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from runtime_models import conv_bn, linear, shared_folder, text_model
 
-from graphopt.errors import FeedError, RunFailedError
+from graphopt.errors import FeedError, RunFailedError, UsageError
 from graphopt.runtime import verify
 from graphopt.runtime.worker import Worker
 
@@ -245,3 +245,25 @@ def test_every_shared_model_equals_itself(path: Path, worker: Worker) -> None:
     runs = {entry["file"]: entry["runnable"] for entry in json.loads((folder / "models.json").read_text())}
     result = verify(path, path, worker=worker)
     assert result.verdict == ("equal" if runs.get(path.name, True) else "not verified"), result.reason
+
+
+@pytest.mark.parametrize("options", [{"rtol": float("inf")}, {"atol": float("nan")}, {"runs": 10**20}, {"runs": 0}])
+def test_tolerances_and_counts_have_bounds(options: dict[str, float], worker: Worker) -> None:
+    with pytest.raises(UsageError):
+        verify(linear(), linear(), provider="cpu", worker=worker, **options)
+
+
+def test_generation_that_was_asked_for_of_no_decoder_is_told(worker: Worker) -> None:
+    result = verify(linear(), linear(), provider="cpu", decode=4, worker=worker)
+    assert any("not a decoder" in note for note in result.notes)
+    assert not any("not a decoder" in note for note in verify(linear(), linear(), provider="cpu", worker=worker).notes)
+
+
+def test_sizes_of_the_user_at_which_the_original_fails_are_named(worker: Worker) -> None:
+    model = text_model(
+        "(float[N, 4] x) => (float[A, B] y) { s = Constant<value = int64[2] {0, -1}>() y = Reshape(x, s) }"
+    )
+    result = verify(model, model, provider="cpu", dims={"N": 0}, worker=worker)
+    assert result.verdict == "not verified"
+    assert result.reason.startswith("the original does not run at N=0: ")
+    assert "onnxruntime_src" not in result.reason

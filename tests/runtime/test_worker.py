@@ -108,3 +108,10 @@ def test_importing_graphopt_imports_no_runtime() -> None:
         timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
     )
+
+
+def test_a_limit_below_the_poll_holds() -> None:
+    with Worker() as worker:
+        worker.call(time.sleep, 0)
+        with pytest.raises(WorkerTimeoutError):
+            worker.call(time.sleep, 0.015, timeout=0.002)

@@ -362,7 +362,43 @@ def test_caches_go_in_and_come_out() -> None:
     assert found["MultiHeadAttention"] == 1
     assert not found["Concat"] or found["Expand"]
     assert [item.name for item in model.graph.output] == ["y", "kk", "vv"]
-    assert not found["Add"]
+    assert operands(model)[3]
+    assert found["Add"] == 1  # of two lengths: that the mask has a place for each key is not known
+
+
+def test_a_mask_of_one_place_for_all_keys_of_a_cache() -> None:
+    wide = [{**sizes, "M": count} for sizes in LENGTHS for count in (1, sizes["T"])]
+    _, found = fused(CACHED.replace("float[B,1,S,T] m", "float[B,1,S,M] m"), *wide)
+    assert found["MultiHeadAttention"] == 1
+
+
+LOWS = {"-1e9": -1e9, "the lowest": -3.4028234663852886e38}
+
+
+@pytest.mark.parametrize("low", LOWS)
+@pytest.mark.parametrize(
+    "first", ["d1 = MatMul(q, u)", "d1 = Add(d, m)", "d1 = Where(n, low, d)", "d1 = Where(n, end, d)"]
+)
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_rows_of_nothing_but_numbers_that_hide(low: str, first: str, scale: float) -> None:
+    """All keys count the same where all scores were replaced, whatever they were and whatever was added before."""
+    text = f"""(float[B,S,4] x, float[B,1,S,S] m, bool[S,S] n, bool[B,1,S,S] hide) => (float[B,S,8] y)
+        <{WEIGHT}, {BIAS}, {NUMBERS}, float low = {{{LOWS[low]}}}, float end = {{-3.4028234663852886e38}}>
+        {{ {LAYER} {HEADS} u = Transpose<perm = [0,1,3,2]>(k)  d = MatMul(q, u)  {first}
+           f = Where(hide, low, d1)  g = Softmax<axis = -1>(f)  i = MatMul(g, v) {END} }}"""
+    batch, length = 2, 5
+    hidden = np.random.default_rng(3).random((batch, 1, length, length)) < 0.5
+    hidden[0, 0, 1:3], hidden[1, 0, 4] = True, False
+    for content in (0.0, -1e9, -3.4028234663852886e38, -np.inf):
+        given = {
+            "x": (scale * np.random.default_rng(4).standard_normal((batch, length, 4))).astype(np.float32),
+            "m": np.where(hidden[:, :, ::-1], content, 0).astype(np.float32),
+            "n": hidden[0, 0, ::-1],
+            "hide": hidden,
+        }
+        _, found = fused(text, {"B": batch, "S": length}, given=given)
+        is_alone = low != "-1e9" or "MatMul" in first or "low" in first
+        assert found["Attention"] == is_alone
 
 
 def test_a_cache_that_nobody_reads_is_put_together_before() -> None:
@@ -538,3 +574,35 @@ def test_shared_weights_stay_one() -> None:
     assert found == {"Attention": 2}
     used = {node.input[1] for node in model.graph.node if node.op_type == "Attention"}
     assert len(used) == 1
+
+
+@pytest.mark.parametrize(("low", "mask", "count"), [(-10000, "bool", 1), (-1e9, "bool", 0), (-10000, "float", 0)])
+def test_masks_of_single_precision_hold_what_half_precision_does(low: float, mask: str, count: int) -> None:
+    """Minus infinity in rows of nothing else is no number that hides but NaN, or zeros on CUDA."""
+    text = f"""(float16[B,S,8] q, float16[B,S,8] k, float16[B,S,8] v, {mask}[B,1,1,S] m) => (float16[B,S,8] y)
+        <int64[4] s = {{0,0,2,4}}, int64[3] o = {{0,0,8}}, float one = {{1}}, float low = {{{low}}}>
+        {{ q1 = Reshape(q, s)  q2 = Transpose<perm = [0,2,1,3]>(q1)  k1 = Reshape(k, s)
+           k2 = Transpose<perm = [0,2,3,1]>(k1)  v1 = Reshape(v, s)  v2 = Transpose<perm = [0,2,1,3]>(v1)
+           d0 = MatMul(q2, k2)  d = Cast<to = 1>(d0)  t = Cast<to = 1>(m)  l = Sub(one, t)  n = Mul(l, low)
+           f = Add(d, n)  g0 = Softmax<axis = -1>(f)  g = Cast<to = 10>(g0)  i = MatMul(g, v2)
+           j = Transpose<perm = [0,2,1,3]>(i)  y = Reshape(j, o) }}"""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\ng {text}')
+    result = optimize(model, target="ort-cuda", passes=PASSES, strict=True).model
+    assert sum(node.op_type in FUSED for node in result.graph.node) == count
+
+
+@pytest.mark.parametrize(("count", "causal"), [(2, 1), (5, 0)])
+def test_behind_a_cache_the_operator_counts_queries_from_its_end(count: int, causal: int) -> None:
+    total = count + 1
+    hidden = ",".join("-inf" if key > row + total - 2 else "0" for row in range(2) for key in range(total))
+    model, found = fused(
+        f"""(float[1,2,8] x, float[1,2,{count},4] k, float[1,2,{count},4] v, float[1,2,1,4] pk, float[1,2,1,4] pv)
+            => (float[1,2,8] y, float[1,2,{total},4] kk, float[1,2,{total},4] vv)
+            <int64[4] s = {{0,0,2,4}}, int64[3] o = {{0,0,8}}, float[1,1,2,{total}] m = {{{hidden}}}>
+            {{ h = Reshape(x, s)  q = Transpose<perm = [0,2,1,3]>(h)  kk = Concat<axis = 2>(pk, k)
+               vv = Concat<axis = 2>(pv, v)  u = Transpose<perm = [0,1,3,2]>(kk)  d = MatMul(q, u)  f = Add(d, m)
+               g = Softmax<axis = -1>(f)  i = MatMul(g, vv) {END} }}""",
+        {},
+    )
+    assert found["MultiHeadAttention"] == 1
+    assert only(model).get("unidirectional", 0) == causal
