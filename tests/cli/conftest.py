@@ -33,6 +33,8 @@ class Done:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    monkeypatch.delenv("COLUMNS", raising=False)  # who runs tests side by side sets it, and lines would wrap there
+
     def call(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["graphopt", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
