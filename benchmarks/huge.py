@@ -4,6 +4,7 @@
     python benchmarks/huge.py [--share 0.55] [--memory-limit 2] [--json FILE]
     python benchmarks/huge.py --provider cuda                            # a share of the device's memory
     python benchmarks/huge.py --weights 14 --memory-limit 4              # weights of 14 GB, whatever may be had
+    python benchmarks/huge.py --weights 14 --memory-limit 4 --tables     # the same in tables, whose weights stay mapped
 
 The file takes next to no room on the disk: all but the first rows of every weight are holes, which read as zeros. The
 exit code is 1 if a verdict is missing or wrong, if graphopt itself came to hold the weights, or if a bench of two sides
@@ -93,6 +94,43 @@ def build(folder: Path, weights: float, dtype: Any, side: int) -> tuple[Path, in
     return path, layers * size
 
 
+def build_tables(folder: Path, weights: float, width: int = 256) -> tuple[Path, int]:
+    """Embedding tables of 1 GB, whose rows are added up; (path, bytes of its weights).
+
+    The runtime rearranges no table, so it never holds more of them than what is read.
+    """
+    count = max(2, round(weights / GB))
+    rows = round(weights / count / (4 * width))
+    size = rows * width * 4
+    rng = np.random.default_rng(0)
+    nodes, tensors, total = [], [], "first"
+    with open(folder / "huge.data", "wb") as file:
+        file.truncate(count * size)
+        for table in range(count):
+            file.seek(table * size)
+            file.write(rng.standard_normal((4096, width)).astype(np.float32).tobytes())
+            tensor = TensorProto(name=f"w{table}", data_type=TensorProto.FLOAT, dims=[rows, width])
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "huge.data"), ("offset", table * size), ("length", size)):
+                tensor.external_data.add(key=key, value=str(value))
+            tensors.append(tensor)
+            nodes.append(helper.make_node("Gather", [f"w{table}", "ids"], [f"g{table}"]))
+            nodes.append(helper.make_node("Transpose", [f"g{table}"], [f"t{table}"], perm=[1, 0]))
+            nodes.append(helper.make_node("Transpose", [f"t{table}"], [f"x{table}"], perm=[1, 0]))
+            if table:
+                nodes.append(helper.make_node("Add", [total, f"x{table}"], [f"s{table}"]))
+            total = f"s{table}" if table else f"x{table}"
+    nodes[-1].output[0] = "sum"
+    ends = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, ["rows"]),
+        helper.make_tensor_value_info("sum", TensorProto.FLOAT, ["rows", width]),
+    ]
+    graph = helper.make_graph(nodes, "tables", ends[:1], ends[1:], tensors)
+    path = folder / "huge.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path, count * size
+
+
 def read_once(path: Path) -> None:
     """Bring a file into the system's cache from many places at once: holes are filled page by page, which is slow."""
     size, workers = path.stat().st_size, os.cpu_count() or 1
@@ -122,9 +160,13 @@ def measure(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     if available is None:
         raise SystemExit("no NVIDIA device tells how much memory it has; leave --provider cuda out")
     wanted = arguments.weights * GB if arguments.weights else arguments.share * available
-    path, weights = build(folder, wanted, np.float16 if cuda else np.float32, arguments.side)
-    _, read_seconds = timed(lambda: read_once(folder / "huge.data"))
-    fits_once, fits_twice = weights < available, 2 * weights < available
+    if arguments.tables:
+        path, weights = build_tables(folder, wanted)
+    else:
+        path, weights = build(folder, wanted, np.float16 if cuda else np.float32, arguments.side)
+    _, read_seconds = timed(lambda: None if arguments.tables else read_once(folder / "huge.data"))
+    mapped = arguments.tables and not cuda
+    fits_once, fits_twice = mapped or weights < available, mapped or 2 * weights < available
     limit = None if cuda else int(available)
     target = folder / "huge.opt.onnx"
     common: dict[str, Any] = {"provider": arguments.provider, "dims": {"rows": 1}, "memory_limit": limit}
@@ -185,6 +227,7 @@ def main() -> None:
     parser.add_argument("--memory-limit", type=float, default=2.0, help="GB that the runtime's process may take; CPU")
     parser.add_argument("--side", type=int, default=0, help="rows and columns of a weight")
     parser.add_argument("--max-time", type=float, default=30.0, help="seconds of the bench, loading included")
+    parser.add_argument("--tables", action="store_true", help="tables that are looked up, in place of products")
     parser.add_argument("--folder", type=Path, help="where the model goes; by default a temporary folder")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
