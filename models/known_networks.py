@@ -84,10 +84,9 @@ def bert_base() -> Example:
     )
 
 
-def gpt2() -> Example:
-    """GPT-2 small without a cache: 12 layers, width 768."""
-    torch, transformers = torch_and_transformers()
-    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(attn_implementation="eager", use_cache=False))
+def language_model(network: Any) -> Example:
+    """A decoder of text without a cache, with dynamic batch and length."""
+    torch, _ = torch_and_transformers()
     tokens = ids(torch)
     return Example(
         network,
@@ -96,6 +95,13 @@ def gpt2() -> Example:
         ("logits",),
         dict.fromkeys(("input_ids", "attention_mask", "logits"), TEXT),
     )
+
+
+def gpt2() -> Example:
+    """GPT-2 small without a cache: 12 layers, width 768."""
+    _, transformers = torch_and_transformers()
+    config = transformers.GPT2Config(attn_implementation="eager", use_cache=False)
+    return language_model(transformers.GPT2LMHeadModel(config))
 
 
 def image_model(network: Any, size: tuple[int, int], outputs: tuple[str, ...] = ("logits",)) -> Example:
@@ -129,7 +135,7 @@ def vision_network(name: str) -> Example:
 
 def llama() -> Example:
     """Llama without a cache: 8 layers, width 1024, 16 heads."""
-    torch, transformers = torch_and_transformers()
+    _, transformers = torch_and_transformers()
     config = transformers.LlamaConfig(
         vocab_size=32000,
         hidden_size=1024,
@@ -140,14 +146,7 @@ def llama() -> Example:
         use_cache=False,
         attn_implementation="eager",
     )
-    tokens = ids(torch)
-    return Example(
-        transformers.LlamaForCausalLM(config),
-        lambda net, tokens, mask: net(tokens, attention_mask=mask, use_cache=False).logits,
-        {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)},
-        ("logits",),
-        dict.fromkeys(("input_ids", "attention_mask", "logits"), TEXT),
-    )
+    return language_model(transformers.LlamaForCausalLM(config))
 
 
 def swin_tiny() -> Example:
