@@ -2,8 +2,10 @@
 
     python benchmarks/attention_found.py FOLDER… [--target ort-cpu] [--only bert,vit] [--verify] [--json FILE]
 
+Each model is looked at as it is and, where it has free dims, with all of them fixed (`--form` for one of the two).
 Expected are the Softmax of the model as exported whose scores come from a product of two matrices that are computed,
-and its Attention operators, local functions inlined, less those that the passes for every target fold or find unread.
+or of learned queries and computed keys, and its Attention operators, local functions inlined, less those that are
+folded, merged or found unread.
 Found are the fused operators of the result. Exit code 1 if a model failed, or if a result is not equal where that is
 asked for.
 """
@@ -34,6 +36,23 @@ _BETWEEN = frozenset(
     )
 )
 _FURTHEST = 60
+AS_IT_IS, FIXED = "as exported", "fixed sizes"
+SIZES = {
+    "batch": 2,
+    "sequence": 12,
+    "dec_sequence": 6,
+    "past_sequence": 5,
+    "total_sequence": 17,  # earlier ones and new ones
+    "samples": 16000,
+    "width": 64,
+    "time": 4,
+}
+TAKEN_FOR_GRANTED: dict[str, dict[str, int]] = {  # by the exporter: the export is right for these sizes only
+    "levit.dynamo": {"batch": 1},
+    "segformer.dynamo": {"batch": 1},
+    "yolos.dynamo": {"batch": 1},
+    "llama_past.dynamo": {"sequence": 1, "total_sequence": 6},
+}
 
 
 @dataclass(slots=True)
@@ -42,6 +61,7 @@ class Row:
 
     Attributes:
         model: The file's name without its ending.
+        form: As exported, or with fixed sizes.
         target: What it was optimized for.
         expected: Attentions in the model as exported.
         gone: How many of them the passes for every target fold, merge or find unread.
@@ -53,6 +73,7 @@ class Row:
     """
 
     model: str
+    form: str
     target: str
     expected: int
     gone: int = 0
@@ -63,9 +84,21 @@ class Row:
     error: str = ""
 
 
-def expected_in(model: onnx.ModelProto) -> int:
+def sizes_of(path: Path) -> dict[str, int]:
+    """A size for each free dim of a model's inputs; the same for dims that a table does not know.
+
+    Args:
+        path: The model.
+    """
+    known = SIZES | TAKEN_FOR_GRANTED.get(path.stem, {})
+    inputs = graphopt.load(path).inputs
+    free = dict.fromkeys(str(dim) for value in inputs for dim in value.shape or () if not isinstance(dim, int))
+    return {name: known.get(name, SIZES["batch"]) for name in free}
+
+
+def expected_in(model: Path | onnx.ModelProto, sizes: dict[str, int]) -> int:
     """How many attentions a model has."""
-    flat = graphopt.optimize(model, passes=["functions"], measure=False).model
+    flat = graphopt.optimize(model, passes=["functions"], fix_dims=sizes, measure=False).model
     graph = graphopt.load(flat)
     return sum(_count(item) for item in graph.model.graphs())
 
@@ -86,7 +119,7 @@ def _count(graph: Graph) -> int:
 
 
 def _is_of_product(scores: Value, fixed: set[Value]) -> bool:
-    """True if scores come from a product of two matrices that are computed."""
+    """True if scores come from a product of two matrices, of which the second, at least, is computed."""
     front, seen = [scores], {scores}
     while front and len(seen) < _FURTHEST:
         node: Node = front.pop(0).producer
@@ -94,7 +127,9 @@ def _is_of_product(scores: Value, fixed: set[Value]) -> bool:
             continue
         operands = [value for value in node.operands if value is not None]
         if node.op_type in ("MatMul", "Einsum", "Gemm"):
-            if not any(value.const is not None or value in fixed for value in operands[:2]):
+            is_fixed = [value.const is not None or value in fixed for value in operands[:2]]
+            is_learned = is_fixed == [True, False] and (operands[0].rank or 0) > 2  # queries
+            if not any(is_fixed) or is_learned:
                 return True
         elif node.op_type in _BETWEEN:
             front += [value for value in operands if value not in seen]
@@ -102,15 +137,14 @@ def _is_of_product(scores: Value, fixed: set[Value]) -> bool:
     return False
 
 
-def look_at(path: Path, target: str, *, verifies: bool) -> Row:
-    """Optimize one model and count."""
-    model = onnx.load(path)
-    expected = expected_in(model)
-    left = expected_in(graphopt.optimize(path, measure=False).model) if expected else 0
-    row = Row(path.stem, target, expected, expected - left)
-    began = time.perf_counter()
+def look_at(path: Path, target: str, sizes: dict[str, int], *, verifies: bool) -> Row:
+    """Optimize one model, with fixed sizes if there are some, and count."""
+    row = Row(path.stem, FIXED if sizes else AS_IT_IS, target, 0)
     try:
-        result = graphopt.optimize(path, target=target)
+        row.expected = expected_in(path, sizes)
+        left = row.expected and expected_in(graphopt.optimize(path, fix_dims=sizes, measure=False).model, {})
+        began = time.perf_counter()
+        result = graphopt.optimize(path, target=target, fix_dims=sizes)
     except graphopt.GraphoptError as error:
         row.error = str(error)
         return row
@@ -120,6 +154,10 @@ def look_at(path: Path, target: str, *, verifies: bool) -> Row:
     row.found = dict(
         Counter(node.op_type for node in nodes if node.op_type in FUSED and node.domain == "com.microsoft")
     )
+    # Two that are found to be the same once they are one operator each were one.
+    still = sum(node.op_type == "Softmax" or (node.op_type == "Attention" and node.domain == "") for node in nodes)
+    left = min(left, sum(row.found.values()) + still)
+    row.gone = row.expected - left
     if sum(row.found.values()) < left:
         told: dict[str, str] = {}
         for note in result.report.notes:
@@ -131,17 +169,17 @@ def look_at(path: Path, target: str, *, verifies: bool) -> Row:
         with tempfile.TemporaryDirectory() as folder:
             written = Path(folder) / path.name
             result.save(written)
-            row.verdict = graphopt.verify(path, written, provider="cpu").verdict
+            row.verdict = graphopt.verify(path, written, provider="cpu", dims=sizes or None).verdict
     return row
 
 
 def kept(rows: list[Row]) -> list[dict[str, Any]]:
     """Return rows without what is empty; targets with the same result share one, with the seconds of the first."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
         entry = {key: value for key, value in asdict(row).items() if value not in ("", {}, 0)}
         target, seconds = entry.pop("target"), entry.pop("seconds", None)
-        made = found.setdefault((row.model, repr(entry)), {**entry, "seconds": seconds, "targets": []})
+        made = found.setdefault((row.model, row.form, repr(entry)), {**entry, "seconds": seconds, "targets": []})
         made["targets"].append(target)
     return list(found.values())
 
@@ -151,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("places", nargs="+", help="models, or folders of them")
     parser.add_argument("--target", choices=TARGETS, action="append", help="only this target; may be repeated")
+    parser.add_argument("--form", choices=("exported", "fixed"), help="only as exported, or only with fixed sizes")
     parser.add_argument("--only", default="", help="only models whose name contains one of these, comma-separated")
     parser.add_argument("--skip", default="", help="no models whose name contains one of these, comma-separated")
     parser.add_argument("--verify", action="store_true", help="compare results with the originals on the CPU provider")
@@ -161,23 +200,28 @@ def main() -> None:
     for path in find_models(arguments.places):
         if (wanted and not any(part in path.stem for part in wanted)) or any(part in path.stem for part in unwanted):
             continue
-        for target in arguments.target or TARGETS:
-            row = look_at(path, target, verifies=arguments.verify)
-            if row.expected or row.found or row.error:
-                rows.append(row)
-    columns = ["model", "target", "found / expected", "as", "left alone because"]
+        sizes = sizes_of(path)
+        forms: list[dict[str, int]] = [{}] if arguments.form != "fixed" or not sizes else []
+        forms += [sizes] if arguments.form != "exported" and sizes else []
+        for fixed in forms:
+            for target in arguments.target or TARGETS:
+                row = look_at(path, target, fixed, verifies=arguments.verify)
+                if row.expected or row.found or row.error:
+                    rows.append(row)
+    columns = ["model", "sizes", "target", "found / expected", "as", "left alone because"]
     lines = []
     for row in rows:
         kinds = ", ".join(f"{count} {name}" for name, count in sorted(row.found.items()))
         reasons = "; ".join(f"{count} x {reason}" for reason, count in row.reasons.items())
         share = f"{sum(row.found.values())} / {row.expected - row.gone}" + (f" {row.verdict}" if row.verdict else "")
-        lines.append([row.model, row.target, share, kinds, row.error or reasons])
+        lines.append([row.model, row.form, row.target, share, kinds, row.error or reasons])
     out = console()
     out.print(table("Attentions found", columns, lines))
-    for target in arguments.target or TARGETS:
-        mine = [row for row in rows if row.target == target]
-        found, expected = sum(sum(row.found.values()) for row in mine), sum(row.expected - row.gone for row in mine)
-        out.print(f"{target}: {found} of {expected} in {len(mine)} models")
+    for form in (AS_IT_IS, FIXED):
+        for target in arguments.target or TARGETS:
+            mine = [row for row in rows if (row.target, row.form) == (target, form)]
+            found, expected = sum(sum(row.found.values()) for row in mine), sum(row.expected - row.gone for row in mine)
+            out.print(f"{target}, {form}: {found} of {expected} in {len(mine)} models")
     if arguments.json:
         write_json(
             arguments.json,

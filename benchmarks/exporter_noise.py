@@ -86,9 +86,9 @@ def wanted_files(names: Sequence[str]) -> list[str]:
     return [f"{name}.{form}.onnx" for name in names for form in (("ts", "dynamo") if name in BOTH_FORMS else ("ts",))]
 
 
-def export_missing(folder: Path, names: Sequence[str], opset: int, clock: Clock) -> None:
+def export_missing(folder: Path, files: Sequence[str], opset: int, clock: Clock) -> None:
     """Export what the folder lacks, several at a time, until a share of the budget is spent."""
-    missing = [name for name in wanted_files(names) if not (folder / name).exists()]
+    missing = [name for name in files if not (folder / name).exists()]
     limit = clock.left() - (1 - EXPORT_SHARE) * clock.seconds
     deadline = time.monotonic() + limit
     running: list[tuple[str, subprocess.Popen[str]]] = []
@@ -331,7 +331,7 @@ def main() -> int:
         models = options.folder or Path(text)
         models.mkdir(parents=True, exist_ok=True)
         if options.export:
-            export_missing(models, names, options.opset, clock)
+            export_missing(models, wanted_files(names), options.opset, clock)
         document = run(names, models, options, clock)
     report(document)
     document = {

@@ -27,7 +27,7 @@ from graphopt.records import OptimizeReport, Verification
 from graphopt.report.explanation import Explanation, Observations, choose, explain_item
 from graphopt.rewrite import LEVELS
 from graphopt.schema import latest_opset
-from graphopt.targets import target_named
+from graphopt.targets import newer_than_known
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -156,7 +156,7 @@ def optimize(
     """
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
-    target_named(target, ort_version)
+    newer = newer_than_known(target, ort_version)
     if opset is not None and not OLDEST_OPSET <= opset <= latest_opset():
         raise UsageError(f"opset {opset} is not known; choose one from {OLDEST_OPSET} to {latest_opset()}")
     chosen = Selection(
@@ -206,7 +206,7 @@ def optimize(
         report = _require_opset(graph.model, report, opset, level)
     report = dataclasses.replace(
         report,
-        notes=(*notes, *report.notes),
+        notes=(*((newer,) if newer else ()), *notes, *report.notes),
         bytes_before=size,
         bytes_after=write_model(graph.model).length if measure else 0,
         operators_before=before,
@@ -311,6 +311,7 @@ def explain(
     freeze_initializers: bool = False,
     trust_dim_names: bool = False,
     opset: int | None = None,
+    ort_version: str | None = None,
     load_files: Sequence[str | os.PathLike[str]] = (),
     registry: Registry | None = None,
 ) -> tuple[Explanation, ...]:
@@ -328,16 +329,17 @@ def explain(
         freeze_initializers: Treat overridable initializers as constants.
         trust_dim_names: Take dims of equal names to be equal.
         opset: The opset to convert to on the way.
+        ort_version: With a target of ONNX Runtime: the oldest version the result must run on, such as `1.22`.
         load_files: Python files with more passes.
         registry: The passes there are; default: the installed ones.
 
     Raises:
         ModelError: the model cannot be read.
-        UsageError: a level, pass or rule does not exist.
+        UsageError: a level, target, pass or rule does not exist.
     """
     if level not in LEVELS:
         raise UsageError(f"there is no level '{level}'; choose one of {', '.join(LEVELS)}")
-    target_named(target)
+    newer = newer_than_known(target, ort_version)
     registry = registry or load_registry(load_files)
     chosen = choose(registry, rules)
     seen = Observations(chosen)
@@ -348,6 +350,7 @@ def explain(
         freeze_initializers=freeze_initializers,
         trust_dim_names=trust_dim_names,
         opset=opset,
+        ort_version=ort_version,
     )
     context = Context(Inference(graph.model, trust_dim_names=trust_dim_names), options, _evaluator(graph.model))
     context.observer, context.on_note = seen.on_miss, seen.on_note
@@ -364,6 +367,8 @@ def explain(
             obstacle = "nothing asked for it; it runs with the option it serves"
         name = f"{owner.name}/{item.name}"
         found.append(explain_item(owner, item, graph, context, fired.get(name, 0), seen, obstacle))
+    if newer:
+        found = [dataclasses.replace(item, notes=(newer, *item.notes)) for item in found]
     return tuple(found)
 
 

@@ -84,6 +84,16 @@ def bert_base() -> Example:
     )
 
 
+def unmasked(make: Callable[[], Example]) -> Example:
+    """A network called with the token numbers alone, so that nothing is padding."""
+    example = make()
+    (tokens, value), *others = example.inputs.items()
+    kept = {tokens: value}
+    axes = {name: axes for name, axes in example.axes.items() if name in (tokens, *example.outputs)}
+    rest = [None] * len(others)
+    return Example(example.network, lambda net, ids: example.call(net, ids, *rest), kept, example.outputs, axes)
+
+
 def language_model(network: Any) -> Example:
     """A decoder of text without a cache, with dynamic batch and length."""
     torch, _ = torch_and_transformers()
@@ -311,23 +321,31 @@ def unet_sd() -> Example:
     )
 
 
-NETWORKS: dict[str, Callable[[], Example]] = {
-    make.__name__: make
-    for make in (
-        bert_base,
-        gpt2,
-        vit_base,
-        swin_tiny,
-        deberta_v2,
-        segformer,
-        detr,
-        unet_sd,
-        llama,
-        llama_past,
-        t5_encoder,
-        t5_decoder,
-    )
-} | {name: partial(vision_network, name) for name in ("resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny")}
+UNMASKED = (bert_base, gpt2, llama)  # the decoders by the torch.export exporter only
+NETWORKS: dict[str, Callable[[], Example]] = (
+    {
+        make.__name__: make
+        for make in (
+            bert_base,
+            gpt2,
+            vit_base,
+            swin_tiny,
+            deberta_v2,
+            segformer,
+            detr,
+            unet_sd,
+            llama,
+            llama_past,
+            t5_encoder,
+            t5_decoder,
+        )
+    }
+    | {f"{make.__name__}_unmasked": partial(unmasked, make) for make in UNMASKED}
+    | {
+        name: partial(vision_network, name)
+        for name in ("resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny", "densenet121", "inception_v3")
+    }
+)
 
 
 # --- export

@@ -74,6 +74,7 @@ ORDER: tuple[str, ...] = (
     "fusion.diffusion",  # wider patterns around activations that are one operator; sums that no normalization took
     "fusion.rotary",  # before attention, which takes queries and keys from before their heads are moved
     "fusion.grouped_attention",  # decoders that share keys and values, before these are repeated for another operator
+    "fusion.grouped_operands",  # what it computes by itself, once it is there and equal tables are one value
     "fusion.attention",  # what no operator for decoders took
     "fusion.parallel_products",  # what no attention has put together
     "fusion.products",  # what no attention took: these are known by plain products

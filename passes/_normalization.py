@@ -10,7 +10,8 @@ import numpy as np
 
 from graphopt import Builder, Context, DType, Node, Tensor, Value
 from passes._cover import Cover, is_near, number, other, sole_user
-from passes._proofs import axes_of
+from passes._normalization_reasons import base_of, unlike, unlike_behind
+from passes._proofs import axes_of, type_name
 
 _KERNELS = (DType.FLOAT, DType.FLOAT16, DType.DOUBLE)
 """Types the runtime computes in one piece."""
@@ -76,22 +77,18 @@ def normalized(square_root: Node, context: Context, wanted: Wanted) -> str:
         return ""
     inner = Cover(square_root)
     total = inner.enter(square_root.operand(0), "Add")
-    if total is None:
-        return ""
-    for mean, constant in (total.operands, total.operands[::-1]):
+    for mean, constant in () if total is None else (total.operands, total.operands[::-1]):
         epsilon = number(constant, mean)
         variance = inner.enter(mean, "ReduceMean") if epsilon is not None else None
         if epsilon is not None and variance is not None:
             break
     else:
-        return ""
+        return unlike(square_root, is_centred=wanted.is_centred)
     square = inner.enter(variance.operand(0), "Pow", "Mul")
-    base = None if square is None else _base(square)
+    base = None if square is None else base_of(square)
     if base is None or base.rank is None:
         return ""
     axis = _trailing(variance, base.rank)
-    if axis is None:
-        return ""
     x, deviation, mean_of = base, base, None
     if wanted.is_centred:
         lifted = inner.enter(base, "Cast")
@@ -100,28 +97,25 @@ def normalized(square_root: Node, context: Context, wanted: Wanted) -> str:
         if difference is None or mean_of is None or mean_of.operand(0) is not difference.operand(0):
             return ""
         first = difference.operand(0)
-        if first is None or _trailing(mean_of, base.rank) != axis:
+        if first is None:
             return ""
         x, deviation = first, difference.results[0]
+        if _trailing(mean_of, base.rank) != axis:
+            return "the mean and the variance are taken over different axes"
         if lifted is not None and x.dtype not in _SHORT:
             return ""
+    if axis is None:
+        return "the mean is not known to go over the last axes and to keep them"
     found = _after(square_root, x, deviation, base, axis, epsilon)
     if found is None and mean_of is not None:
         found = _distributed(square_root, x, mean_of.results[0], axis, epsilon)
-    return "" if found is None else _replace(found, inner, context, wanted)
+    if found is None:
+        return unlike_behind(square_root)
+    return _replace(found, inner, context, wanted)
 
 
 def _is_inverse_root(power: Node) -> bool:
     return number(power.operand(1), power.operand(0)) == -0.5
-
-
-def _base(square: Node) -> Value | None:
-    base = square.operand(0)
-    if square.op_type == "Mul":
-        return base if square.operand(1) is base else None
-    exponent = square.operand(1)
-    is_two = exponent is not None and exponent.const is not None and exponent.const.scalar() == 2
-    return base if is_two and exponent is not None and exponent.rank == 0 else None
 
 
 def _trailing(mean: Node, rank: int) -> int | None:
@@ -146,10 +140,17 @@ def _after(root: Node, x: Value, deviation: Value, base: Value, axis: int, epsil
     else:
         product = inverse
         numerator = inverse.operand(0) if inverse.operand(1) is value else None
-    if product is None or numerator is None or numerator not in (deviation, base):
+    if product is None or numerator is None:
         return None
     path.append(product)
-    return _Found(x, axis, epsilon, product, path)
+    if numerator in (deviation, base):
+        return _Found(x, axis, epsilon, product, path)
+    # The scale may come first.
+    scaled = numerator.producer
+    for normal, scale in (scaled.operands, scaled.operands[::-1]) if scaled.is_op("Mul") else ():
+        if normal in (deviation, base) and _vector(scale, x, axis) is not None:
+            return _Found(x, axis, epsilon, product, [*path, scaled], scale)
+    return None
 
 
 def _distributed(root: Node, x: Value, mean: Value, axis: int, epsilon: float) -> _Found | None:
@@ -185,7 +186,8 @@ def _replace(found: _Found, inner: Cover, context: Context, wanted: Wanted) -> s
     source = raised.operand(0) if raised is not None and lowered is not None else None
     is_whole = found.bias is not None
     is_cast = (
-        not is_whole
+        found.scale is None
+        and not is_whole
         and lowered is not None
         and source is not None
         and x.dtype is DType.FLOAT
@@ -196,8 +198,14 @@ def _replace(found: _Found, inner: Cover, context: Context, wanted: Wanted) -> s
     if is_cast and lowered is not None and source is not None:
         x, root = source, lowered
         path.append(lowered)
+    elif root.results[0].dtype is not x.dtype:
+        # The deviation was raised to float.
+        if lowered is None or lowered.results[0].dtype is not x.dtype:
+            return f"it is computed in {type_name(root.results[0].dtype)} and not cast back to {type_name(x.dtype)}"
+        root = lowered
+        path.append(lowered)
     if x.dtype not in wanted.dtypes:
-        return f"there is no kernel of {wanted.op_type} for {x.dtype}"
+        return f"there is no kernel of {wanted.op_type} for {type_name(x.dtype)}"
     if x.shape is None:
         return "its rank is not known"
     if x.dtype is DType.DOUBLE and float(np.float32(found.epsilon)) != found.epsilon:
@@ -207,7 +215,7 @@ def _replace(found: _Found, inner: Cover, context: Context, wanted: Wanted) -> s
         # The runtime's kernel refuses to normalize a single number.
         return "it may go over less than two numbers, or how many is not known"
     scale, bias = found.scale, found.bias
-    product = None if is_whole else sole_user(root.results[0], "Mul")
+    product = None if is_whole or scale is not None else sole_user(root.results[0], "Mul")
     if product is not None and product.operand(0) is not product.operand(1):
         scale = _vector(other(product, root.results[0]), x, found.axis)
         if scale is not None:

@@ -33,6 +33,11 @@ def is_never_empty(value: Value) -> bool:
     return value.shape is not None and all(dim is not None and symbol.is_positive(dim) for dim in value.shape)
 
 
+def type_name(dtype: DType | None) -> str:
+    """An element type as remarks name it: `float`, `double`, `float16`."""
+    return "an unknown element type" if dtype is None else dtype.text
+
+
 def same_type(left: Value, right: Value) -> bool:
     """True if two tensors have the same element type and equal shapes on every run."""
     return left.dtype is not None and left.dtype is right.dtype and same_shape(left, right)

@@ -27,6 +27,12 @@ def command(
         bool, typer.Option("--trust-dim-names", help="Take dims of equal names to be equal.")
     ] = False,
     target: Annotated[str, typer.Option(help="portable, ort-cpu or ort-cuda, as for optimize.")] = "portable",
+    ort_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VERSION", help="With ort-cpu or ort-cuda: the oldest ONNX Runtime the result must run on."
+        ),
+    ] = None,
     opset: Annotated[int | None, typer.Option(metavar="N", help="Convert to this opset on the way.")] = None,
     load: options.Load = None,
     limit: Annotated[
@@ -48,6 +54,7 @@ def command(
             trust_dim_names=trust_dim_names,
             target=target,
             opset=opset,
+            ort_version=ort_version,
             load_files=tuple(map(str, load or ())),
         )
     if json:

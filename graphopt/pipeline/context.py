@@ -125,6 +125,11 @@ class Context:
         if text not in self.notes:
             self.notes.append(text)
 
+    def aside(self, text: str) -> None:
+        """Add a remark for those who ask about the pass, with `explain`, that would be no news in every report."""
+        if self.on_note is not None:
+            self.on_note(self.current, text)
+
     def take_back(self, reason: str) -> None:
         """Undo everything the running pass did.
 

@@ -24,7 +24,7 @@ def in_double(model: bytes | str) -> bytes:
     import onnx
 
     proto = onnx.load(model, load_external_data=True) if isinstance(model, str) else onnx.ModelProto.FromString(model)
-    for graph in _graphs(proto):
+    for graph in graphs(proto):
         for tensor in graph.initializer:
             _widen_tensor(tensor)
         for sparse in graph.sparse_initializer:
@@ -41,17 +41,19 @@ def in_double(model: bytes | str) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def _graphs(proto: Any) -> Iterator[Any]:
+def graphs(proto: Any) -> Iterator[Any]:
+    """The main graph of a model and every body in it, those of its functions included."""
     todo = [proto.graph]
-    todo += [item for function in proto.functions for node in function.node for item in _bodies(node)]
+    todo += [item for function in proto.functions for node in function.node for item in bodies(node)]
     while todo:
         graph = todo.pop()
         yield graph
         for node in graph.node:
-            todo += _bodies(node)
+            todo += bodies(node)
 
 
-def _bodies(node: Any) -> list[Any]:
+def bodies(node: Any) -> list[Any]:
+    """The bodies of one node."""
     found = []
     for attribute in node.attribute:
         if attribute.HasField("g"):

@@ -5,18 +5,22 @@ Both ask the original more than its outputs, so they are asked only after a diff
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import Any
 
 import numpy as np
 
+from graphopt.analysis.inference import Inference
 from graphopt.errors import ExecutionError
 from graphopt.runtime.compare import compare, is_float
 from graphopt.runtime.contents import file_bytes
 from graphopt.runtime.evidence import Evidence, Outputs
 from graphopt.runtime.judging import judge_r
+from graphopt.runtime.structure import try_load
 from graphopt.runtime.tally import OutputTally, Yardstick
 from graphopt.runtime.ties import explain_ties
 from graphopt.runtime.truth import Truth
+from graphopt.tensors import DType
 
 # Larger models are not turned into double: that takes twice their size, twice.
 _MOST_BYTES = 1 << 29
@@ -62,6 +66,7 @@ def _ask_truth(evidence: Evidence, yardstick: Yardstick, results: Sequence[Outpu
     except (ExecutionError, ValueError, TypeError, OSError):
         return
     places = {feed.label: place for place, (feed, _) in enumerate(evidence.found.working)}
+    made_in = dtypes_made_in(evidence, {tally.name for tally, _ in wanted})
     for tally, label in wanted:
         place = places[label]
         reference, got = evidence.references()[place][tally.name], results[place][tally.name]
@@ -71,8 +76,28 @@ def _ask_truth(evidence: Evidence, yardstick: Yardstick, results: Sequence[Outpu
         if reference.shape == got.shape == truth.shape and is_float(reference.dtype) and reference.dtype.kind != "c":
             # A truth that the original itself is far from excuses nothing.
             difference = compare(truth.astype(reference.dtype), reference)
-            deviation, why = judge_r(reference, got, truth)
+            deviation, why = judge_r(reference, got, truth, made_in.get(tally.name))
             if not why and difference.error <= tally.floor.ceiling(difference):
                 tally.excuses[label, users] = (
                     f"as close to a float64 run as the original itself ({deviation:.2g} of what rounding is allowed)"
                 )
+
+
+def dtypes_made_in(evidence: Evidence, outputs: Container[str]) -> dict[str, np.dtype[Any]]:
+    """The 16-bit dtypes of outputs that are computed in one and only cast to another at the end.
+
+    That is what converters to half precision make that leave the model's signature as it was: such an output has the
+    roundings of half precision, whatever its own dtype says.
+    """
+    graph = try_load(evidence.original)
+    if graph is None:
+        return {}
+    Inference(graph.model).run()
+    found: dict[str, np.dtype[Any]] = {}
+    for (name, _), value in zip(graph.details["outputs"], graph.outputs, strict=True):
+        before = value
+        while before.producer.is_op("Cast") and (operand := before.producer.operand(0)) is not None:
+            before = operand
+            if before.dtype in (DType.FLOAT16, DType.BFLOAT16) and name in outputs:
+                found[name] = before.dtype.numpy
+    return found

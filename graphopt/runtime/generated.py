@@ -20,6 +20,7 @@ from graphopt.runtime.compare import Difference, compare, is_float, scale_of
 from graphopt.runtime.contents import file_bytes
 from graphopt.runtime.decoding import cache_pairs, plan_generation
 from graphopt.runtime.evidence import Evidence, Outputs
+from graphopt.runtime.excuses import dtypes_made_in
 from graphopt.runtime.feeds import FeedMaker, FeedOptions
 from graphopt.runtime.generation import Generation
 from graphopt.runtime.judging import judge_r, widen
@@ -342,13 +343,14 @@ def _ask_truth(evidence: Evidence, along: Along, yardstick: Yardstick, results: 
             truths = _walk(truth_of.run, along, double=True)
     except (ExecutionError, ValueError, TypeError, OSError):
         return
+    made_in = dtypes_made_in(evidence, {tally.name for tally, _, _ in wanted})
     for tally, label, _ in wanted:
         place = along.labels.index(label)
         reference, got, truth = (side[place].get(tally.name) for side in (along.reference, results, truths))
         if not (isinstance(reference, np.ndarray) and isinstance(got, np.ndarray) and isinstance(truth, np.ndarray)):
             continue
         if reference.shape == got.shape == truth.shape and is_float(reference.dtype) and reference.dtype.kind != "c":
-            deviation, why = judge_r(reference, got, truth)
+            deviation, why = judge_r(reference, got, truth, made_in.get(tally.name))
             if not why:
                 tally.excuses[label, users] = (
                     f"as close to a float64 run as the original itself ({deviation:.2g} of what rounding is allowed)"

@@ -247,9 +247,22 @@ def _smallest_normal(dtype: np.dtype[Any]) -> float:
 
 
 def judge_r(
-    reference: np.ndarray[Any, Any], got: np.ndarray[Any, Any], truth: np.ndarray[Any, Any] | None
+    reference: np.ndarray[Any, Any],
+    got: np.ndarray[Any, Any],
+    truth: np.ndarray[Any, Any] | None,
+    made_in: np.dtype[Any] | None = None,
 ) -> tuple[float, str]:
-    """Class R on one array: (error over allowance, what is wrong); `truth` is the float64 run, if there is one."""
+    """Class R on one array.
+
+    Args:
+        reference: What the original gave.
+        got: What the rewritten model gave.
+        truth: The float64 run, if there is one.
+        made_in: The dtype that the numbers were computed in, if they were only cast to that of the array.
+
+    Returns:
+        The error over what is allowed, and what is wrong.
+    """
     left, right = reference.astype(np.float64), got.astype(np.float64)
     if truth is not None and truth.shape != reference.shape:
         truth = None
@@ -266,7 +279,9 @@ def judge_r(
         own = float(np.max(np.abs(left - true), initial=0.0, where=known)) if truth is not None else 0.0
         scale = float(np.max(np.abs(true), initial=0.0, where=inside))
         factor = _TRUTH_EPS if truth is not None else _NO_TRUTH_EPS
-        allowed = _TRUTH_FACTOR * own + max(factor * eps(reference.dtype) * scale, _smallest_normal(reference.dtype))
+        allowed = _TRUTH_FACTOR * own + max(
+            factor * eps(made_in or reference.dtype) * scale, _smallest_normal(reference.dtype)
+        )
         error = np.where(inside & np.isfinite(right), np.abs(right - true), np.inf)
     worst = float(np.max(error, initial=0.0, where=~fine))
     fine |= error <= allowed

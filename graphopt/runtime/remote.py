@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from graphopt.errors import ExecutionError
 from graphopt.runtime.session import (
@@ -23,13 +23,27 @@ from graphopt.runtime.worker import Worker, shared_worker
 
 # --- in the worker
 
-_sessions: dict[int, Session] = {}
+
+class Runner(Protocol):
+    """What is kept here: a session, or what runs like one."""
+
+    info: SessionInfo
+
+    def run(self, feeds: Mapping[str, Data]) -> dict[str, Data]:
+        """Run once."""
+
+
+_sessions: dict[int, Runner] = {}
 _numbers = itertools.count(1)
 
 
 def open_here(model: str | bytes, settings: SessionSettings) -> tuple[int, SessionInfo]:
     """Make a session in this process and keep it under a number."""
-    session = Session(model, settings)
+    return keep_here(Session(model, settings))
+
+
+def keep_here(session: Runner) -> tuple[int, SessionInfo]:
+    """Keep a session under a number."""
     number = next(_numbers)
     _sessions[number] = session
     return number, session.info

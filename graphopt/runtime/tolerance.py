@@ -24,6 +24,8 @@ _COARSE_CEILING = 0.5  # float8 and float4
 # From so many elements on, the root mean square is steady enough to be held to the floor's as well (1.2 at most there).
 _MANY = 64
 _RMS_FACTOR = 2.0
+# The part of the floor by which rounding some constants once more may move a value.
+_CONSTANTS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,28 @@ class Floor:
         if difference.error > self.tolerance(difference, label, users):
             return False
         return difference.elements < _MANY or difference.rms <= self.rms_tolerance(difference, label, users)
+
+    def covers(self, gap: Difference, difference: Difference, label: str) -> bool:
+        """True where two float64 runs are no further apart than constants make them that were rounded once more.
+
+        A constant that one model has and the other computes, or has merged, is off by half an ulp. Each moves a value
+        by half a rounding of its own at most, or, where numbers cancel out behind it, by a part of what an ulp in its
+        operands does, which the floor is: 0.16 of it at most was seen.
+
+        Args:
+            gap: How far the runs are apart.
+            difference: What is judged, which has the dtype and the scale.
+            label: The feed.
+        """
+        if gap.mismatch or gap.error > min(
+            self._rounded(self.at(label).most, difference.epsilon), self.ceiling(difference)
+        ):
+            return False
+        return gap.elements < _MANY or gap.rms <= self._rounded(self.at(label).rms, difference.epsilon / math.sqrt(12))
+
+    @staticmethod
+    def _rounded(floor: float, rounding: float) -> float:
+        return max(_CONSTANTS * floor, rounding)
 
     def rms_tolerance(self, difference: Difference, label: str, users: bool = False) -> float:
         """What the root mean square of the differences may be.

@@ -21,10 +21,10 @@ from graphopt.onnxio import load
 from graphopt.runtime.compare import compare
 from graphopt.runtime.contents import file_bytes
 from graphopt.runtime.evidence import Evidence
+from graphopt.runtime.parts import saved
 from graphopt.runtime.session import JUDGE
 from graphopt.runtime.sources import ModelSource
 from graphopt.runtime.structure import try_load
-from graphopt.runtime.suspicion import saved
 from graphopt.runtime.values import nbytes
 from graphopt.tensors import DType, Tensor
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from graphopt.targets.probes import MICROSOFT, PROBES
-from graphopt.targets.target import PORTABLE, TARGETS, Target, target_named
+from graphopt.targets.target import PORTABLE, TARGETS, Target, newer_than_known, target_named
 
-__all__ = ["MICROSOFT", "PORTABLE", "PROBES", "TARGETS", "Target", "target_named"]
+__all__ = ["MICROSOFT", "PORTABLE", "PROBES", "TARGETS", "Target", "newer_than_known", "target_named"]

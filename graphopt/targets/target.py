@@ -74,12 +74,18 @@ def target_named(name: str, version: str | None = None) -> Target:
         return PORTABLE
     if name not in _PROVIDERS:
         raise UsageError(f"there is no target '{name}'; choose one of {', '.join(TARGETS)}")
-    document = json.loads((_TABLES / f"{_PROVIDERS[name]}.json").read_text())
-    versions: dict[str, dict[str, list[str]]] = document["versions"]
+    versions = _versions(name)
     chosen = max(versions, key=_parts) if version is None else _nearest(version, versions, name)
     names = {dtype.text: dtype for dtype in DType}
     kernels = {key: frozenset(names[text] for text in texts) for key, texts in versions[chosen].items()}
     return Target(name, chosen, kernels)
+
+
+def _versions(name: str) -> dict[str, dict[str, list[str]]]:
+    """What is known of each version of ONNX Runtime: the operators it has kernels for, and their types."""
+    document = json.loads((_TABLES / f"{_PROVIDERS[name]}.json").read_text())
+    versions: dict[str, dict[str, list[str]]] = document["versions"]
+    return versions
 
 
 def _nearest(version: str, versions: Mapping[str, Any], name: str) -> str:
@@ -94,9 +100,29 @@ def _nearest(version: str, versions: Mapping[str, Any], name: str) -> str:
         raise UsageError(f"--ort-version wants a version like 1.22, not '{version}'") from None
     older = [known for known in versions if _parts(known) <= wanted]
     if not older:
-        oldest = min(versions, key=_parts)
-        raise UsageError(f"nothing is known of ONNX Runtime {version} for {name}; the oldest known is {oldest}")
+        known = sorted(versions, key=_parts)
+        elsewhere = [other for other in _PROVIDERS if any(_parts(item) <= wanted for item in _versions(other))]
+        hint = f", or name --target {elsewhere[0]}, for which more is known" if elsewhere else ""
+        raise UsageError(
+            f"nothing is known of ONNX Runtime {version} for {name}; the oldest known is {known[0]} (known: "
+            f"{', '.join(known)}). Leave --ort-version away where the result may need that one{hint}"
+        )
     return max(older, key=_parts)
+
+
+def newer_than_known(name: str, version: str | None) -> str:
+    """That a version is newer than all that is known, so that the newest known stands for it; empty if it is not.
+
+    Raises:
+        UsageError: as `target_named`.
+    """
+    target = target_named(name, version)
+    if version is None or _parts(version)[:2] <= _parts(target.version) or target.version != target_named(name).version:
+        return ""
+    return (
+        f"ONNX Runtime {version} is newer than the newest known for {name}, {target.version}, which stands for it: "
+        "what only a newer one has is not used"
+    )
 
 
 def _parts(version: str) -> tuple[int, ...]:

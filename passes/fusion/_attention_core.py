@@ -13,19 +13,35 @@ away what nobody reads any more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt import Builder, Context, DType, Graph, Node, Value
-from passes.fusion._attention_layout import COLUMNS, ROWS, Rows
-from passes.fusion._attention_scores import FLOATS, Mask, Scores, distance, doubt_of_cover, down, is_over_last, up
+from graphopt import Builder, Context, DType, Expr, Graph, Node, Value, symbol
+from passes._dim_names import hint_for_sizes
+from passes._proofs import Dim
+from passes.fusion._attention_layout import COLUMNS, ROWS, is_same
+from passes.fusion._attention_rows import Rows
+from passes.fusion._attention_scores import (
+    FLOATS,
+    Mask,
+    Scores,
+    distance,
+    doubt_of_cover,
+    down,
+    is_over_last,
+    shapes_of,
+    up,
+)
 from passes.fusion._attention_sides import Heads, Side, merged_behind, merged_width, side_of
 
 __all__ = ["AttentionCore", "Mask", "Side", "distance", "erase_unread", "find_attention", "replace"]
+
+
+_LARGEST_SCALE = 2.0**16
+"""Of scores that overflow each kernel makes something else."""
 
 
 @dataclass(slots=True)
@@ -46,6 +62,8 @@ class AttentionCore:
         is_guarded: True if NaN after the softmax becomes 0: rows that see no key at all give zeros.
         is_causal: True if, beside the masks, each query sees the keys up to its own position only.
         head_scales: What the scores of each head are multiplied by beside `scale`; None for nothing.
+        is_shared: True if keys and values have one head, which the products stretch to those of the queries.
+        shapes: What asks for the shape of the scores, and has to be told from queries and keys.
         precision: The type the softmax is computed in, None where it is that of the operands.
         nodes: What is private to the attention: product, masks' operators, softmax, guard and root.
         output: The value that the attention ends in: rows of heads if it has that form, else the root's result.
@@ -71,6 +89,8 @@ class AttentionCore:
     views: tuple[Node, ...] = ()
     is_causal: bool = False
     head_scales: NDArray[np.float64] | None = None
+    is_shared: bool = False
+    shapes: tuple[Node, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -85,13 +105,17 @@ class AttentionCore:
         return self.query, self.key, self.value
 
 
-def find_attention(softmax: Node, context: Context, *, by_head: bool = False) -> AttentionCore | str:
+def find_attention(
+    softmax: Node, context: Context, *, by_head: bool = False, shared: bool = False, shaped: bool = False
+) -> AttentionCore | str:
     """The attention around a Softmax, or why there is none.
 
     Args:
         softmax: A Softmax of the standard domain.
         context: The run; nodes that the user keeps are left alone.
         by_head: Also one whose heads are scaled each by a number of its own, `head_scales`.
+        shared: Also one whose keys and values have a single head, `is_shared`.
+        shaped: Also one whose scores are asked for their shape, `shapes`.
 
     Returns:
         The attention, or a sentence without a full stop.
@@ -110,14 +134,18 @@ def find_attention(softmax: Node, context: Context, *, by_head: bool = False) ->
     if met.head_scales is not None and not by_head:
         return "the scores of each head are multiplied by a number of their own"
     met.nodes[product] = None
-    doubt = doubt_of_cover(met.nodes, root, context)
+    shapes = shapes_of(product, context) if shaped else ()
+    doubt = doubt_of_cover(met.nodes, root, context, shapes)
     if doubt:
         return doubt
-    return _described(softmax, product, root, met, is_guarded, precision)
+    core = _described(softmax, product, root, met, is_guarded, precision, shared)
+    if isinstance(core, AttentionCore):
+        core.shapes = shapes
+    return core
 
 
 def _described(
-    softmax: Node, product: Node, root: Node, met: Scores, is_guarded: bool, precision: DType | None
+    softmax: Node, product: Node, root: Node, met: Scores, is_guarded: bool, precision: DType | None, shared: bool
 ) -> AttentionCore | str:
     query, key, value = product.operands[0], product.operands[1], root.operands[1]
     if query is None or key is None or value is None:
@@ -125,22 +153,32 @@ def _described(
     if query.dtype not in FLOATS or query.dtype is not value.dtype:
         return "the element types differ"
     shapes = [item.shape for item in (query, key, value)]
-    if query.shape is None or key.shape is None or value.shape is None or len(value.shape) != len(query.shape):
+    if query.shape is None or key.shape is None or value.shape is None:
         return "shapes are unknown"
-    if query.const is not None or key.const is not None or value.const is not None:
-        return "queries, keys or values are constant"
+    if len(value.shape) != len(query.shape) and {len(value.shape), len(query.shape)} != {3, 4}:
+        return f"scores are made of tensors of {len(query.shape)} axes, and meet values of {len(value.shape)}"
+    if doubt := _doubt_of_batches([item.shape for item in (query, key, value) if item.shape is not None]):
+        return doubt
+    if key.const is not None or value.const is not None:
+        return "keys or values are constant"
     width, value_width = query.shape[-1], value.shape[-1]
     if not isinstance(width, int) or key.shape[-2] != width:
         width = key.shape[-2]
     if not isinstance(width, int) or not isinstance(value_width, int):
-        return "the size of a head is unknown"
+        return f"the size of a head is unknown{hint_for_sizes(width, value_width)}"
     heads = Heads()
-    rank = len(query.shape)
+    least, rank = sorted((len(query.shape), len(value.shape)))
+    is_shared = False
     if rank > 3:
-        known = [shape[-3] for shape in shapes if shape is not None and isinstance(shape[-3], int)]
+        # Where scores are folded between the products, those of three axes tell nothing by themselves.
+        counts = [shape[-3] if shape is not None and len(shape) > 3 else None for shape in shapes]
+        is_shared = shared and counts[1:] == [1, 1] and isinstance(counts[0], int) and counts[0] > 1
+        apart = [shape[-3] for shape in shapes if shape is not None and len(shape) > 3][: 1 if is_shared else None]
+        known = [count for count in apart if isinstance(count, int)]
         heads.count = known[0] if known else None
-        if any(count != heads.count for count in known):
-            return "queries, keys and values have different numbers of heads"
+        wanted = heads.count if heads.count is not None else apart[0]
+        if not all(is_same(count, wanted) or _is_forced(count, heads.count) for count in apart):
+            return "queries, keys and values have different numbers of heads, or may have"
         end = merged_width(root)
         if heads.count is None and end is not None and value_width and end % value_width == 0:
             heads.count = end // value_width
@@ -152,10 +190,11 @@ def _described(
         (key, (COLUMNS, ROWS), width),
         (value, (ROWS, COLUMNS), value_width),
     ):
-        side = side_of(item, axes, size, heads, is_scaled=item is not value)
+        own = Heads(1) if is_shared and item is not query else heads
+        side = side_of(item, axes, size, own, is_scaled=item is not value)
         sides.append(side)
     # How many heads there are may only have come out with the keys.
-    if rank == 3:
+    if least == 3:
         sides = [
             side_of(item, axes, size, heads, is_scaled=item is not value)
             for item, axes, size in (
@@ -169,8 +208,8 @@ def _described(
     count = heads.count or 1
     output, rows, views = merged_behind(root, count, value_width, sides)
     scale = met.factor * sides[0].scale * sides[1].scale
-    if not (math.isfinite(scale) and scale != 0):
-        return "the scale is no number"
+    if not 0 < abs(scale) < _LARGEST_SCALE:
+        return "the scale is no number, 0, or so large that scores overflow"
     return AttentionCore(
         softmax,
         product,
@@ -189,7 +228,23 @@ def _described(
         rows,
         views,
         head_scales=met.head_scales,
+        is_shared=is_shared,
     )
+
+
+def _doubt_of_batches(shapes: Sequence[tuple[Dim, ...]]) -> str:
+    """Why batches of several axes may be stretched on the way: as one axis they tell nothing of that."""
+    parts = [shape[:-3] for shape in shapes if len(shape) > 4]
+    if all(all(map(is_same, item, parts[0])) for item in parts):
+        return ""
+    return "the batches of queries, keys and values have several axes, not all of them the same"
+
+
+def _is_forced(count: Dim, heads: int | None) -> bool:
+    """True for a multiple of a number of heads: no product stretches it, so that it is that number where one runs."""
+    if heads is None or heads < 2 or not isinstance(count, Expr):
+        return False
+    return symbol.divide_exactly(count, heads) is not None
 
 
 def replace(

@@ -34,10 +34,12 @@ class Extent:
     Attributes:
         tag: Which it is.
         size: How long it is.
+        place: Of a factor where it is among the factors, outermost first: equal sizes do not make factors the same.
     """
 
     tag: str
     size: Dim
+    place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,11 +86,12 @@ def size_of(part: Part) -> Dim:
 
 def _joined(outer: Places, inner: Places) -> Places:
     labels = tuple(label for label in (HEADS, COLUMNS) if label in outer.labels + inner.labels)
-    left, right = _spread(outer, labels), _spread(inner, labels)
+    left, right = spread(outer, labels), spread(inner, labels)
     return Places(labels, left * inner.full + right, outer.full * inner.full)
 
 
-def _spread(places: Places, labels: tuple[str, ...]) -> Array:
+def spread(places: Places, labels: tuple[str, ...]) -> Array:
+    """The places with an axis for each label, of 1 where they do not depend on it."""
     sizes = dict(zip(places.labels, places.at.shape, strict=True))
     return places.at.reshape([sizes.get(label, 1) for label in labels])
 
@@ -164,13 +167,15 @@ def _taken(left: list[Part], dim: Dim, heads: Callable[[int], None]) -> list[Par
     length: int | symbol.Expr = 1
     if dim is None:
         return None
+    dim = declared(dim)
     if dim == 1:
         return [left.pop()] if left and size_of(left[-1]) == 1 else []
     while not is_same(length, dim):
         if not left:
             return None
         part = left.pop()
-        size = size_of(part)
+        found = size_of(part)
+        size = None if found is None else declared(found)
         if size == 1 and isinstance(part, Extent):
             continue
         rest = _quotient(dim, length)
@@ -203,9 +208,11 @@ def _inner(part: Part, size: Dim, length: int | symbol.Expr, heads: Callable[[in
         return None
     if part.tag == FOLDED and isinstance(length, int):
         heads(length)
-        return Extent(BATCH, None if size is None else _quotient(size, length)), everything(HEADS, length)
+        return Extent(BATCH, None if size is None else _quotient(size, length), part.place), everything(HEADS, length)
     rest = None if size is None else _quotient(size, length)
-    return None if rest is None else (Extent(part.tag, rest), Extent(part.tag, length))
+    if rest is None:
+        return None
+    return Extent(part.tag, rest, (*part.place, 0)), Extent(part.tag, length, (*part.place, 1))
 
 
 def above(layout: Layout, heads: Callable[[int], None]) -> Layout | None:
@@ -337,73 +344,6 @@ def below(layout: Layout, node: Node) -> Layout | None:
         axes = regroup(layout.parts, result.shape, lambda count: None)
         return None if axes is None else Layout(result, axes)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A value whose rows are batch and sequence in this order, and whose last axis holds the heads.
-
-    Attributes:
-        value: The value.
-        at: Of each element of each head its place on the last axis, `[heads, size]`.
-        full: The length of the last axis.
-        is_plain: True if the axes are batch, sequence and columns already.
-        is_swapped: True if the sequence comes before the batch, on whatever axes.
-    """
-
-    value: Value
-    at: Array
-    full: int
-    is_plain: bool
-    is_swapped: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the last axis is nothing but the heads, one after another."""
-        return self.full == self.at.size and self.is_run
-
-    @property
-    def is_run(self) -> bool:
-        """True if the heads lie one after another."""
-        flat = self.at.reshape(-1)
-        return bool((np.diff(flat) == 1).all())
-
-    @property
-    def start(self) -> int:
-        """The first place."""
-        return int(self.at.reshape(-1)[0])
-
-
-def rows_of(layout: Layout, heads: int, size: int) -> Rows | None:
-    """A layout as rows of heads, if it is."""
-    if not layout.axes or any(isinstance(part, Extent) for part in layout.axes[-1]):
-        return None
-    columns = merged(layout.axes[-1])
-    last = columns[0] if columns else Places((), np.zeros((), dtype=np.int64), 1)
-    assert isinstance(last, Places)
-    if any(label not in last.labels and count > 1 for label, count in ((HEADS, heads), (COLUMNS, size))):
-        return None
-    tags: list[str] = []
-    for part in (item for axis in layout.axes[:-1] for item in axis):
-        if isinstance(part, Places):
-            if part.full != 1:
-                return None
-            continue
-        if part.tag == FOLDED and heads > 1:
-            return None
-        tags.append(BATCH if part.tag == FOLDED else part.tag)
-    at = np.broadcast_to(_spread(last, (HEADS, COLUMNS)), (heads, size))
-    if tags == [ROWS, BATCH]:
-        return Rows(layout.value, at, last.full, False, True)
-    if tags != sorted(tags):  # batch before sequence
-        return None
-    plain = len(layout.axes) == 3 and len(layout.axes[0]) <= 1 and len(layout.axes[1]) <= 1
-    is_plain = plain and _is_of(layout.axes[0], BATCH) and _is_of(layout.axes[1], ROWS)
-    return Rows(layout.value, at, last.full, is_plain)
-
-
-def _is_of(axis: Axis, tag: str) -> bool:
-    return all(isinstance(part, Extent) and (part.tag == tag or (part.tag == FOLDED and tag == BATCH)) for part in axis)
 
 
 def walk_up(layout: Layout, heads: Callable[[int], None]) -> list[Layout]:

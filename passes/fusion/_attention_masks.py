@@ -162,7 +162,7 @@ def bias_key(core: AttentionCore) -> BiasKey:
     """What two attentions must have in common to share the operand."""
     terms = tuple((mask.value, mask.factor, mask.fill, mask.keeps, len(mask.shape)) for mask in core.masks)
     dims = [None if dim is None else declared(dim) for dim in (core.query.rows, core.key.rows, core.query.batch)]
-    return (terms, *dims, core.heads, core.dtype)
+    return (terms, *dims, core.heads, core.dtype, core.is_guarded)
 
 
 def bias_of(
@@ -324,17 +324,57 @@ def length_of(b: Builder, value: Value, axis: int) -> Value:
     return found
 
 
-def seen_of(core: AttentionCore, b: Builder) -> Value | None:
-    """Which queries see a key at all, `[batch or 1, queries or 1, 1]`, if one condition says so for all heads."""
-    if len(core.masks) != 1:
-        return None
-    condition, keeps, fill = as_choice(core.masks[0])
-    if condition is None or fill != -math.inf or condition.rank != 4 or (condition.shape or ())[1] != 1:
-        return None
-    truth = b.Cast(condition if keeps else b.Not(condition), to=int(DType.INT32))
-    most = b.ReduceMax(truth, axes=[-1], keepdims=1)
-    result: Value = b.Cast(b.Squeeze(most, axes=[1]), to=int(DType.BOOL))
+def is_cleared(core: AttentionCore) -> bool:
+    """True if the model gives zeros to queries that see no key, and there may be such."""
+    return core.is_guarded and bool(core.masks) and not is_finite(core)
+
+
+def cleared(core: AttentionCore, b: Builder, bias: Value) -> tuple[Value, Value]:
+    """A bias that hides nothing from queries that see no key, and the factor of the result that makes zeros of theirs.
+
+    So zeros come out as in the model: a value that is NaN, which no guard of probabilities hides, stays NaN.
+
+    Args:
+        core: The attention.
+        b: The builder.
+        bias: What is added to the scores, of four axes.
+
+    Returns:
+        The bias, and 1 or 0, `[batch or 1, queries or 1, 1]`, with heads on axis 1 where they differ.
+    """
+    seen = _seen(core, b, bias)
+    factor = b.Cast(seen, to=int(core.dtype))
+    if seen.rank == 4 and (seen.shape or ())[1] == 1:
+        factor = b.Squeeze(factor, axes=[1])
+    elif seen.rank == 4:
+        factor = b.Transpose(factor, perm=[0, 2, 1, 3])
+    places = b.Unsqueeze(seen, axes=[1]) if seen.rank == 3 else seen
+    return b.Where(places, bias, b.constant(0.0, core.dtype)), factor
+
+
+def _seen(core: AttentionCore, b: Builder, bias: Value) -> Value:
+    """Which queries see a key at all, with the keys as an axis of 1."""
+    condition, keeps, fill = as_choice(core.masks[0]) if len(core.masks) == 1 else (None, True, None)
+    rank = 0 if condition is None or condition.rank is None else condition.rank
+    is_placed = rank == 2 or (rank == 4 and len(core.masks[0].shape) == 4)
+    if condition is not None and fill == -math.inf and is_placed:
+        truth = b.Cast(condition if keeps else b.Not(condition), to=int(DType.INT32))
+        chosen: Value = b.Cast(b.ReduceMax(truth, axes=[-1], keepdims=1), to=int(DType.BOOL))
+        return chosen
+    numbers = bias if core.dtype is DType.FLOAT else b.Cast(bias, to=int(DType.FLOAT))
+    most = b.ReduceMax(numbers, axes=[-1], keepdims=1)
+    result: Value = b.Greater(most, b.constant(-math.inf, DType.FLOAT))
     return result
+
+
+def times(core: AttentionCore, result: Value, factor: Value, b: Builder) -> Value:
+    """What an operator gives, `[batch, queries, heads * width]`, times the factor of its queries, or of each head."""
+    if (factor.rank or 0) < 4:
+        scaled: Value = b.Mul(result, factor)
+        return scaled
+    apart = b.Reshape(result, b.constant([0, 0, core.heads, core.value.width], DType.INT64))
+    joined: Value = b.Reshape(b.Mul(apart, factor), b.constant([0, 0, core.heads * core.value.width], DType.INT64))
+    return joined
 
 
 def as_choice(mask: Mask) -> tuple[Value | None, bool, float | None]:

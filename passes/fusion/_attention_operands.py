@@ -20,12 +20,12 @@ from passes.fusion._attention_layout import (
     Extent,
     Layout,
     Places,
-    Rows,
     is_same,
-    rows_of,
     walk_up,
 )
+from passes.fusion._attention_masks import length_of
 from passes.fusion._attention_projections import Projection, projection_of
+from passes.fusion._attention_rows import Rows, has_same_axes, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def operand_in_rows(b: Builder, x: Value, width: int, rows: Rows, side: Side) ->
     """The operand of a layer whose result is laid out as `rows` says, as `[batch, sequence, columns]`."""
     if not rows.is_swapped:
         return in_rows(b, x, side.rows, width, x.rank == 3 and rows.is_plain, side.batch)
-    if x.rank != 3:
+    if x.rank != 3 or not rows.is_turned:
         return None
     before = x.producer
     if before.is_op("Transpose") and before.param("perm") == (1, 0, 2):
@@ -129,11 +129,15 @@ def _is_whole(axis: Axis, label: str, size: int) -> bool:
     part = axis[0] if len(axis) == 1 else None
     if size == 1 and (not axis or (isinstance(part, Places) and part.full == 1)):
         return True
-    return isinstance(part, Places) and part.labels == (label,) and part.full == size == part.at.size
+    if not isinstance(part, Places) or part.labels != (label,) or not part.full == size == part.at.size:
+        return False
+    return np.array_equal(part.at, np.arange(size))
 
 
 def _is_extent(axis: Axis, tag: str) -> bool:
-    return all(isinstance(part, Extent) and (part.tag == tag or (tag == BATCH and part.tag == FOLDED)) for part in axis)
+    places = [part.place for part in axis if isinstance(part, Extent)]
+    of_tag = all(isinstance(part, Extent) and part.tag in ((tag, FOLDED) if tag == BATCH else (tag,)) for part in axis)
+    return of_tag and places == sorted(places)
 
 
 def highest(side: Side, heads: int, *, whole: bool = False) -> Rows | None:
@@ -141,7 +145,7 @@ def highest(side: Side, heads: int, *, whole: bool = False) -> Rows | None:
     found = None
     for layout in side.layouts:
         rows = rows_of(layout, heads, side.width)
-        if rows is None or (rows.is_swapped and layout.value.rank != 3):
+        if rows is None or (rows.is_swapped and not rows.is_turned):
             continue
         if rows.is_whole or not whole:
             found = rows
@@ -185,6 +189,20 @@ def operands_apart(core: AttentionCore, sides: tuple[Side, Side, Side], b: Build
         ]
         bias_value = b.constant(Tensor.from_numpy(np.concatenate(pieces).astype(core.dtype.numpy), core.dtype))
     return Apart(values[0], values[1], values[2], bias_value, 1)
+
+
+def is_stretched(core: AttentionCore) -> bool:
+    """True if the products stretch queries of one batch, `[1, heads, queries, size]`, to those of keys and values."""
+    if core.query.batch != 1 or core.product.results[0].rank != 4:
+        return False
+    return not is_same(1, core.key.batch) and is_same(core.key.batch, core.value.batch)
+
+
+def stretched(query: Value, key: Value, b: Builder) -> Value:
+    """Queries of one batch, `[1, queries, columns]`, once for each batch of the keys: the operators ask for as many."""
+    one = b.constant([1], DType.INT64)
+    result: Value = b.Expand(query, b.Concat(length_of(b, key, 0), one, one, axis=0))
+    return result
 
 
 def _scaled_by_head(
@@ -252,15 +270,46 @@ def _rows_alone(core: AttentionCore, side: Side, b: Builder, takes_bias: bool) -
 
 
 def _turned(core: AttentionCore, side: Side, b: Builder) -> Value | str:
+    found = turned_rows(b, side, core.heads)
+    if found is None:
+        found = _unfolded(core, side, b)
+    return "queries, keys or values have no axes of batch, heads, sequence and head" if found is None else found
+
+
+def _unfolded(core: AttentionCore, side: Side, b: Builder) -> Value | None:
+    """Heads beside the sequence, of a tensor whose batch and heads are one axis: `[batch * heads, sequence, head]`."""
+    if isinstance(side.rows, int):
+        target = [-1, core.heads, side.rows, side.width]
+    elif isinstance(side.batch, int):
+        target = [side.batch, core.heads, -1, side.width]
+    else:
+        return None
+    for layout in reversed(side.layouts):
+        axes = layout.axes
+        if len(axes) == 3 and _is_extent(axes[1], ROWS) and _is_whole(axes[2], COLUMNS, side.width):
+            folded = axes[0][0] if len(axes[0]) == 1 else None
+            if isinstance(folded, Extent) and folded.tag == FOLDED:
+                apart = b.Reshape(layout.value, b.constant(target, DType.INT64))
+                rows = b.constant([0, 0, core.heads * side.width], DType.INT64)
+                result: Value = b.Reshape(b.Transpose(apart, perm=[0, 2, 1, 3]), rows)
+                return result
+    return None
+
+
+def is_of_four_axes(layout: Layout, heads: int, width: int) -> bool:
+    """True for a tensor whose axes are batch, heads, sequence and head, as a cache has them."""
+    return _order(layout.axes, heads, width) == [0, 2, 1, 3]
+
+
+def turned_rows(b: Builder, side: Side, heads: int) -> Value | None:
     """Heads beside the sequence, by a Transpose of the tensor nearest to the layer that has the four axes."""
     for layout in reversed(side.layouts):
-        order = _order(layout.axes, core.heads, side.width)
-        if order is None:
-            continue
-        turned = layout.value if order == [0, 1, 2, 3] else b.Transpose(layout.value, perm=order)
-        result: Value = b.Reshape(turned, b.constant([0, 0, core.heads * side.width], DType.INT64))
-        return result
-    return "queries, keys or values have no axes of batch, heads, sequence and head"
+        order = _order(layout.axes, heads, side.width)
+        if order is not None:
+            turned = layout.value if order == [0, 1, 2, 3] else b.Transpose(layout.value, perm=order)
+            result: Value = b.Reshape(turned, b.constant([0, 0, heads * side.width], DType.INT64))
+            return result
+    return None
 
 
 def _order(axes: tuple[Axis, ...], heads: int, width: int) -> list[int] | None:
@@ -276,7 +325,7 @@ def _order(axes: tuple[Axis, ...], heads: int, width: int) -> list[int] | None:
             found[COLUMNS] = place
         elif len(axis) == 1 and isinstance(axis[0], Extent) and axis[0].tag in (BATCH, FOLDED, ROWS):
             tag = BATCH if axis[0].tag == FOLDED else axis[0].tag
-            if tag in found:
+            if tag in found or (axis[0].tag == FOLDED and heads > 1):
                 return None
             found[tag] = place
         elif not axis:
@@ -285,7 +334,7 @@ def _order(axes: tuple[Axis, ...], heads: int, width: int) -> list[int] | None:
             return None
     for tag in (BATCH, ROWS, HEADS, COLUMNS):
         if tag not in found:
-            if not left:
+            if not left or {HEADS: heads, COLUMNS: width}.get(tag, 1) > 1:
                 return None
             found[tag] = left.pop(0)
     return [found[BATCH], found[ROWS], found[HEADS], found[COLUMNS]]
@@ -294,9 +343,11 @@ def _order(axes: tuple[Axis, ...], heads: int, width: int) -> list[int] | None:
 def _packed(core: AttentionCore, sides: tuple[Side, Side, Side], found: list[Rows | None], b: Builder) -> Apart | None:
     """Queries, keys and values that one layer gives side by side, split behind it."""
     first = found[0]
-    if first is None or any(rows is None or rows.value is not first.value or not rows.is_run for rows in found):
-        return None
     known = [rows for rows in found if rows is not None]
+    if first is None or len(known) < 3 or any(rows.value is not first.value or not rows.is_run for rows in known):
+        return None
+    if not all(has_same_axes(rows.axes, first.axes) for rows in known):
+        return None
     widths = [core.heads * side.width for side in sides]
     starts = [rows.start for rows in known]
     if starts != [0, widths[0], widths[0] + widths[1]] or first.full != sum(widths):
@@ -321,19 +372,19 @@ def given_back(core: AttentionCore, made: Value, b: Builder) -> Value | str:
     shape = output.shape or ()
     if rows is not None and rows.is_plain:
         return made
-    if rows is not None and rows.is_swapped:
-        swapped: Value = b.Transpose(made, perm=[1, 0, 2])
-        if len(shape) == 2:
-            swapped = b.Reshape(swapped, b.constant([-1, rows.full], DType.INT64))
-        return swapped if len(shape) in (2, 3) else "the result is reshaped to sizes that are not known"
     if rows is not None:
+        whole: Value = b.Transpose(made, perm=[1, 0, 2]) if rows.is_swapped else made
+        if rows.is_turned:
+            return whole
         if len(shape) == 2:
-            flat: Value = b.Reshape(made, b.constant([-1, rows.full], DType.INT64))
+            flat: Value = b.Reshape(whole, b.constant([-1, rows.full], DType.INT64))
             return flat
-        leads = [dim if isinstance(dim, int) else 0 if place == 0 else None for place, dim in enumerate(shape)]
+        copied = core.query.rows if rows.is_swapped else core.query.batch
+        first = 0 if shape and is_same(shape[0], copied) else None if 0 in shape else -1
+        leads = [dim if isinstance(dim, int) else first if place == 0 else None for place, dim in enumerate(shape)]
         if None not in leads:
             target = b.constant([dim for dim in leads if dim is not None], DType.INT64)
-            asked: Value = b.Reshape(made, target)
+            asked: Value = b.Reshape(whole, target)
             return asked
         return "the result is reshaped to sizes that are not known"
     if len(shape) != 4:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from graphopt import Builder, DType, Node, Tensor, Value
 from passes._constant_products import product_of, with_bias_of
 from passes._layers import bias_of, weight_axis
-from passes.fusion._attention_layout import Rows
+from passes.fusion._attention_rows import Rows
 
 Array: TypeAlias = NDArray[Any]
 

@@ -175,6 +175,8 @@ def _step(node: Node, met: Scores) -> Value | str:
         met.factor *= factor if node.op_type == "Mul" else 1 / factor
         return rest
     distances = [distance(item) for item in (left, right)]
+    if min(distances) == math.inf:
+        distances = [distance(item, takes_constants=True) for item in (left, right)]
     place = 0 if distances[0] <= distances[1] else 1
     if math.isinf(distances[place]) or (node.op_type == "Sub" and place == 1):
         return "the scores are no product"
@@ -204,20 +206,22 @@ def _bounded(node: Node, rest: Value, factor: float, met: Scores) -> Value | Non
     if not inner.is_op("Tanh"):
         return None
     before = inner.operands[0]
-    ratio = None if before is None else before.producer
-    if ratio is None or met.softcap or not (ratio.is_op("Div") or ratio.is_op("Mul")):
+    if before is None or met.softcap or met.factor != 1:
         return None
     bound = factor if node.op_type == "Mul" else 1 / factor
-    divisor = number(ratio.operand(1), ratio.operand(0))
-    if divisor is None or not divisor:
+    ratio, divisor = before.producer, 1.0
+    source = before
+    if ratio.is_op("Div") or ratio.is_op("Mul"):
+        found, divided = number(ratio.operand(1), ratio.operand(0)), ratio.operand(0)
+        if found and math.isfinite(found) and divided is not None:
+            divisor, source = (found if ratio.op_type == "Div" else 1 / found), divided
+    if not bound > 0:
         return None
-    divisor = divisor if ratio.op_type == "Div" else 1 / divisor
-    if met.factor != 1 or not bound > 0:
-        return None
+    # Where nothing is divided, a layer above does it.
     met.softcap = bound
     met.factor *= bound / divisor
-    met.nodes.update({inner: None, ratio: None})
-    return ratio.operand(0)
+    met.nodes.update(dict.fromkeys((inner, ratio) if source is not before else (inner,)))
+    return source
 
 
 def _choice(node: Node, met: Scores) -> Value | str:
@@ -236,8 +240,13 @@ def _choice(node: Node, met: Scores) -> Value | str:
     return "the scores are chosen from something else than a number"
 
 
-def distance(value: Value) -> float:
-    """How far above a value the nearest product of two computed matrices is; infinite where there is none."""
+def distance(value: Value, *, takes_constants: bool = False) -> float:
+    """How far above a value the nearest product of two computed matrices is; infinite where there is none.
+
+    Args:
+        value: Scores, perhaps.
+        takes_constants: The first matrix may be constant: queries that were learned.
+    """
     front, seen = [value], {value: None}
     for distance in range(8):
         following = []
@@ -246,7 +255,8 @@ def distance(value: Value) -> float:
             if not node.is_operator or node.domain != "":
                 continue
             if node.op_type == "MatMul":
-                if all(operand is not None and operand.const is None for operand in node.operands):
+                computed = node.operands[1:] if takes_constants and item.rank in _RANKS else node.operands
+                if all(operand is not None and operand.const is None for operand in computed):
                     return distance
                 continue
             if node.op_type in _ON_THE_WAY and (item.dtype in FLOATS):
@@ -256,8 +266,21 @@ def distance(value: Value) -> float:
     return math.inf
 
 
-def doubt_of_cover(nodes: dict[Node, None], root: Node, context: Context) -> str:
-    """Why the nodes cannot be replaced."""
+def shapes_of(product: Node, context: Context) -> tuple[Node, ...]:
+    """What reads the product of queries and keys and asks for nothing but its shape."""
+    readers = [user for user in product.results[0].users if user.is_op("Shape") and user.graph is product.graph]
+    return tuple(user for user in dict.fromkeys(readers) if not user.is_pinned and not context.keeps(user))
+
+
+def doubt_of_cover(nodes: dict[Node, None], root: Node, context: Context, shapes: Sequence[Node] = ()) -> str:
+    """Why the nodes cannot be replaced.
+
+    Args:
+        nodes: What is private to the attention.
+        root: Of them the one whose result is read outside.
+        context: The run.
+        shapes: Readers that get their numbers elsewhere.
+    """
     for node in nodes:
         if node.is_pinned or context.keeps(node):
             return "a part of it is kept by name"
@@ -265,6 +288,6 @@ def doubt_of_cover(nodes: dict[Node, None], root: Node, context: Context) -> str
             return "a part of it is outside of the graph"
         if node is not root:
             for value in node.results:
-                if any(user not in nodes for user in value.users):
+                if any(user not in nodes and user not in shapes for user in value.users):
                     return f"what its {node.op_type} gives is read elsewhere"
     return ""

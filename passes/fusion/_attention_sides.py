@@ -19,14 +19,14 @@ from passes.fusion._attention_layout import (
     Axis,
     Extent,
     Layout,
-    Rows,
     below,
+    declared,
     everything,
     is_same,
     merged,
-    rows_of,
     walk_up,
 )
+from passes.fusion._attention_rows import Rows, rows_of
 
 _LONGEST: Final = 24
 
@@ -79,7 +79,7 @@ def side_of(value: Value, order: tuple[str, str], width: int, heads: Heads, *, i
     if len(shape) == 3:
         first = [(Extent(BATCH if heads.count == 1 else FOLDED, shape[0]),)]
     else:
-        first = [*((Extent(BATCH, dim),) for dim in shape[:-3]), (everything(HEADS, heads.count or 1),)]
+        first = [*batches(shape[:-3]), (everything(HEADS, heads.count or 1),)]
     layouts = [Layout(value, (*first, *last))]
     scale = 1.0
     while len(layouts) < _LONGEST:
@@ -91,8 +91,19 @@ def side_of(value: Value, order: tuple[str, str], width: int, heads: Heads, *, i
         layouts.append(Layout(source, layouts[-1].axes))
     batch = symbol.product_of(shape[:-3])
     if len(shape) == 3:
-        batch = None if shape[0] is None else symbol.divide_exactly(shape[0], heads.count or 1)
+        batch = None if shape[0] is None else _divided(shape[0], heads.count or 1)
     return Side(layouts, batch, rows, width, scale)
+
+
+def _divided(dim: int | symbol.Expr, count: int) -> Dim:
+    """What one of so many parts of a dim is, as far as need be by what its name says."""
+    exact = symbol.divide_exactly(dim, count)
+    return symbol.divide_exactly(declared(dim), count) if exact is None else exact
+
+
+def batches(dims: Sequence[Dim]) -> list[Axis]:
+    """The axes of a batch, which may be in parts."""
+    return [(Extent(BATCH, dim, (place,) if len(dims) > 1 else ()),) for place, dim in enumerate(dims)]
 
 
 def three(batch: Dim, rows: Dim, heads: int, width: int) -> tuple[Axis, ...]:
@@ -155,7 +166,7 @@ def merged_behind(
             [(Extent(BATCH, shape[0]),)] if count == 1 else [(Extent(BATCH, sides[0].batch), everything(HEADS, count))]
         )
     else:
-        first = [*((Extent(BATCH, dim),) for dim in shape[:-3]), (everything(HEADS, count),)]
+        first = [*batches(shape[:-3]), (everything(HEADS, count),)]
     layout: Layout | None = Layout(result, (*first, *last))
     views: list[Node] = []
     found: tuple[Value, Rows | None, tuple[Node, ...]] = (result, None, ())

@@ -6,7 +6,8 @@ import math
 
 from graphopt import Context, DType, Node, Value
 from passes.fusion._attention_core import AttentionCore
-from passes.fusion._attention_layout import COLUMNS, ROWS, Layout, is_same, rows_of, walk_up
+from passes.fusion._attention_layout import COLUMNS, ROWS, Layout, is_same, walk_up
+from passes.fusion._attention_rows import rows_of
 from passes.fusion._attention_scores import FLOATS, Mask
 from passes.fusion._attention_sides import Heads, Side, merged_behind, side_of, three
 

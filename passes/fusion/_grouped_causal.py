@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graphopt import DType, Node, Value
 from passes._cover import number
 from passes._proofs import Dim, axes_of
 from passes.fusion._attention_core import AttentionCore, Mask
-from passes.fusion._attention_layout import is_same
+from passes.fusion._attention_layout import declared, is_same
 
 _LIMIT = 48
 _LARGEST = 1 << 22
@@ -28,27 +29,40 @@ class Hiding:
     Attributes:
         future: True if no query sees a key behind its own place.
         more: True if keys up to that place may be hidden too.
+        window: How many keys up to its own place each query sees, where those before them are all that is hidden more.
     """
 
     future: bool
     more: bool
+    window: int | None = None
+
+
+_MORE = Hiding(False, True)
+_FUTURE = Hiding(True, False)
+
+
+def _together(found: list[Hiding]) -> Hiding:
+    """What is hidden where each of several hides something."""
+    more = [item for item in found if item.more]
+    windows = [item.window for item in more if item.window is not None]
+    is_window = bool(more) and len(windows) == len(more)
+    return Hiding(any(item.future for item in found), bool(more), min(windows) if is_window else None)
 
 
 def hidden_by(core: AttentionCore) -> Hiding:
     """What the masks of an attention hide, queries counted as the last of the keys."""
     rows, columns = core.query.rows, core.key.rows
     if rows == 1 and not core.masks:
-        return Hiding(True, False)
+        return _FUTURE
     found = [_hidden_by_one(mask, core.dtype, rows, columns) for mask in core.masks]
-    is_future = rows == 1 or any(item.future for item in found)
-    return Hiding(is_future, any(item.more for item in found))
+    return _together([*found, Hiding(rows == 1, False)])
 
 
 def _hidden_by_one(mask: Mask, dtype: DType, rows: Dim, columns: Dim) -> Hiding:
     lowest = _HIDDEN.get(dtype, -math.inf)
     if mask.fill is not None:
         if mask.fill * mask.factor > lowest or math.isnan(mask.fill):
-            return Hiding(False, True)
+            return _MORE
         return _hidden_where(mask.value, not mask.keeps, rows, columns)
     if mask.value.const is not None:
         return _hidden_by_numbers(mask.value, mask.factor, lowest, rows, columns)
@@ -58,11 +72,24 @@ def _hidden_by_one(mask: Mask, dtype: DType, rows: Dim, columns: Dim) -> Hiding:
 def _hidden_by_numbers(value: Value, factor: float, lowest: float, rows: Dim, columns: Dim) -> Hiding:
     tensor = value.const
     if tensor is None or tensor.size > _LARGEST or tensor.rank < 2 or tensor.shape[-2:] != (rows, columns):
-        return Hiding(False, True)
+        return _MORE
     numbers = tensor.numpy().astype(np.float64) * factor
-    past = np.tril(np.ones(tensor.shape[-2:], bool), tensor.shape[-1] - tensor.shape[-2])
-    is_future = bool((numbers <= lowest)[..., ~past].all())
-    return Hiding(is_future, not bool((numbers == 0)[..., past].all()))
+    return _hidden_at(numbers <= lowest, numbers == 0)
+
+
+def _hidden_at(hidden: NDArray[np.bool_], shown: NDArray[np.bool_]) -> Hiding:
+    """What a matrix of queries and keys hides, given the places that it hides and those that it leaves alone."""
+    rows, columns = hidden.shape[-2:]
+    age = np.arange(columns - rows, columns)[:, None] - np.arange(columns)
+    is_future = bool(hidden[..., age < 0].all())
+    past = age >= 0
+    if bool(shown[..., past].all()):
+        return Hiding(is_future, False)
+    gone = np.broadcast_to(age, hidden.shape)[hidden & past]
+    window = int(gone.min()) if gone.size else 0
+    seen, unseen = past & (age < window), age >= window
+    is_window = window > 0 and bool(shown[..., seen].all()) and bool(hidden[..., unseen].all())
+    return Hiding(is_future, True, window if is_window else None)
 
 
 def _hidden_by_sum(value: Value, factor: float, lowest: float, rows: Dim, columns: Dim) -> Hiding:
@@ -70,27 +97,27 @@ def _hidden_by_sum(value: Value, factor: float, lowest: float, rows: Dim, column
     for _ in range(_LIMIT):
         node = value.producer
         if not node.is_operator or node.domain != "" or not node.operands:
-            return Hiding(False, True)
+            return _MORE
         if _keeps_numbers(node, value):
             following = node.operand(0)
         elif node.op_type == "Where":
             yes, no = (number(item) for item in node.operands[1:])
             condition = node.operand(0)
             if condition is None or yes is None or no is None:
-                return Hiding(False, True)
+                return _MORE
             if yes == 0 and no * factor <= lowest:
                 return _hidden_where(condition, False, rows, columns)
             if no == 0 and yes * factor <= lowest:
                 return _hidden_where(condition, True, rows, columns)
-            return Hiding(False, True)
+            return _MORE
         elif node.op_type == "Trilu":
             return _hidden_above_diagonal(node, factor, lowest, rows, columns)
         else:
-            return Hiding(False, True)
+            return _MORE
         if following is None:
-            return Hiding(False, True)
+            return _MORE
         value = following
-    return Hiding(False, True)
+    return _MORE
 
 
 def _keeps_numbers(node: Node, value: Value) -> bool:
@@ -103,10 +130,10 @@ def _keeps_numbers(node: Node, value: Value) -> bool:
 def _hidden_above_diagonal(node: Node, factor: float, lowest: float, rows: Dim, columns: Dim) -> Hiding:
     filled, first = node.operand(0), _offset(node)
     if filled is None or not node.param("upper") or first is None or not _is_after(first, 1, rows, columns):
-        return Hiding(False, True)
+        return _MORE
     fill = _filled_with(filled)
     if fill is None:
-        return Hiding(False, True)
+        return _MORE
     return Hiding(fill * factor <= lowest and _covers(filled, rows, columns), not fill * factor <= lowest)
 
 
@@ -120,17 +147,16 @@ def _hidden_where(condition: Value, hides: bool, rows: Dim, columns: Dim) -> Hid
         columns: How many keys.
     """
     pending: list[tuple[Value, bool]] = [(condition, hides)]
-    is_future = is_more = False
+    found: list[Hiding] = []
     for _ in range(_LIMIT):
         if not pending:
-            return Hiding(is_future, is_more)
+            return _together(found)
         value, is_hiding = pending.pop()
         node = value.producer
         if value.const is not None:
-            found = _hidden_by_truth(value, is_hiding, rows, columns)
-            is_future, is_more = is_future or found.future, is_more or found.more
+            found.append(_hidden_by_truth(value, is_hiding, rows, columns))
         elif not node.is_operator or node.domain != "":
-            is_more = True
+            found.append(_MORE)
         elif node.op_type == "Not" and node.operands[0] is not None:
             pending.append((node.operands[0], not is_hiding))
         elif node.op_type == ("Or" if is_hiding else "And"):
@@ -138,21 +164,20 @@ def _hidden_where(condition: Value, hides: bool, rows: Dim, columns: Dim) -> Hid
             pending.extend((operand, is_hiding) for operand in node.operands if operand is not None)
         elif _passes_on(node, value) and node.operands[0] is not None:
             pending.append((node.operands[0], is_hiding))
-        elif _is_order(node, is_hiding, rows, columns) or _is_triangle(node, is_hiding, rows, columns):
-            is_future = True
         else:
-            is_more = True
-    return Hiding(False, True)
+            found.append(
+                _by_order(node, is_hiding, rows, columns) or _by_triangle(node, is_hiding, rows, columns) or _MORE
+            )
+    return _MORE
 
 
 def _hidden_by_truth(value: Value, hides: bool, rows: Dim, columns: Dim) -> Hiding:
     """What stored truth values hide."""
     tensor = value.const
     if tensor is None or tensor.size > _LARGEST or tensor.rank < 2 or tensor.shape[-2:] != (rows, columns):
-        return Hiding(False, True)
+        return _MORE
     hidden = tensor.numpy() == hides
-    past = np.tril(np.ones(tensor.shape[-2:], bool), tensor.shape[-1] - tensor.shape[-2])
-    return Hiding(bool(hidden[..., ~past].all()), bool(hidden[..., past].any()))
+    return _hidden_at(hidden, ~hidden)
 
 
 def _passes_on(node: Node, value: Value) -> bool:
@@ -172,35 +197,46 @@ def _keeps_last_axes(node: Node, value: Value) -> bool:
     return all(axis < value.rank - 2 for axis in axes)
 
 
-def _is_order(node: Node, hides: bool, rows: Dim, columns: Dim) -> bool:
-    """True for a comparison of the places of queries and keys that hides just the keys behind."""
+def _by_order(node: Node, hides: bool, rows: Dim, columns: Dim) -> Hiding | None:
+    """What a comparison of the places of queries and keys hides: just the keys behind, or those before a window."""
     if node.op_type not in _MIRRORED:
-        return False
+        return None
     key, query, kind = counted(node.operand(0)), counted(node.operand(1)), node.op_type
     if key is None or query is None:
-        return False
+        return None
     if key.axis == -2:
         key, query, kind = query, key, _MIRRORED[kind]
     if (key.axis, query.axis) != (-1, -2) or not is_same(key.length, columns) or not is_same(query.length, rows):
-        return False
-    # Hidden are keys behind: the place of the key is greater than that of the query, or not at most that.
-    if kind not in (("Greater", "GreaterOrEqual") if hides else ("LessOrEqual", "Less")):
-        return False
+        return None
     first = None if query.start is None or key.start is None else query.start - key.start
-    return _is_after(first, int(kind in ("Less", "GreaterOrEqual")), rows, columns)
+    # Hidden are keys behind: the place of the key is greater than that of the query, or not at most that.
+    if kind in (("Greater", "GreaterOrEqual") if hides else ("LessOrEqual", "Less")):
+        return _FUTURE if _is_after(first, int(kind in ("Less", "GreaterOrEqual")), rows, columns) else None
+    return _before(first, int(kind in ("Less", "GreaterOrEqual")), rows, columns)
+
+
+def _before(first: Dim, shift: int, rows: Dim, columns: Dim) -> Hiding | None:
+    """Hidden are keys at most at a place that goes up with the query's, from `first - shift` on."""
+    if first is None or rows is None or columns is None:
+        return None
+    window = declared(columns) - declared(rows) - declared(first) + shift
+    return Hiding(False, True, window) if isinstance(window, int) and window > 0 else None
 
 
 _MIRRORED = {"Less": "Greater", "Greater": "Less", "LessOrEqual": "GreaterOrEqual", "GreaterOrEqual": "LessOrEqual"}
 
 
-def _is_triangle(node: Node, hides: bool, rows: Dim, columns: Dim) -> bool:
-    """True for a matrix of truth below a diagonal, that of the queries' own places."""
-    if node.op_type != "Trilu" or hides or node.param("upper"):
-        return False
-    filled, last = node.operand(0), _offset(node)
-    if filled is None or last is None or not _is_after(last, 0, rows, columns) or not _covers(filled, rows, columns):
-        return False
-    return _filled_with(filled) not in (None, 0)
+def _by_triangle(node: Node, hides: bool, rows: Dim, columns: Dim) -> Hiding | None:
+    """What a matrix of truth on one side of a diagonal hides: the keys behind, or those before a window."""
+    if node.op_type != "Trilu":
+        return None
+    filled, last, is_upper = node.operand(0), _offset(node), bool(node.param("upper"))
+    if filled is None or last is None or not _covers(filled, rows, columns) or _filled_with(filled) in (None, 0):
+        return None
+    if hides is is_upper:
+        return _FUTURE if _is_after(last, int(is_upper), rows, columns) else None
+    # The lower side is hidden, or all but the upper one is.
+    return _before(last, int(is_upper), rows, columns)
 
 
 def _filled_with(value: Value) -> float | None:
@@ -226,7 +262,7 @@ def _covers(value: Value, rows: Dim, columns: Dim) -> bool:
 
 def _offset(node: Node) -> Dim:
     """The diagonal of a Trilu."""
-    return 0 if node.operand(1) is None else _only_number(node.operand(1))
+    return 0 if node.operand(1) is None else only_number(node.operand(1))
 
 
 def _is_after(found: Dim, shift: int, rows: Dim, columns: Dim) -> bool:
@@ -264,7 +300,7 @@ def counted(value: Value | None) -> Count | None:
             if not node.is_operator or node.domain != "" or node.op_type not in ("Unsqueeze", "Cast", "Add", "Sub"):
                 return None
             chain.append((node, value))
-            value = node.operand(1 if node.op_type == "Add" and _only_number(node.operand(0)) is not None else 0)
+            value = node.operand(1 if node.op_type == "Add" and only_number(node.operand(0)) is not None else 0)
     for node, result in reversed(chain):
         if found is not None:
             found = _following(found, node, result.rank or 0)
@@ -283,9 +319,9 @@ def _first_count(value: Value) -> Count | None:
             return None
         return Count(axes[0] - len(shape), int(numbers[0]), len(numbers))
     node = value.producer
-    if not node.is_op("Range") or _only_number(node.operand(2)) != 1 or shape is None:
+    if not node.is_op("Range") or only_number(node.operand(2)) != 1 or shape is None:
         return None
-    return Count(-1, _only_number(node.operand(0)), shape[0])
+    return Count(-1, only_number(node.operand(0)), shape[0])
 
 
 def _following(count: Count, node: Node, rank: int) -> Count | None:
@@ -297,14 +333,14 @@ def _following(count: Count, node: Node, rank: int) -> Count | None:
         return Count(places[count.axis] - rank, count.start, count.length)
     if node.op_type == "Cast":
         return count
-    left, right = _only_number(node.operand(0)), _only_number(node.operand(1))
+    left, right = only_number(node.operand(0)), only_number(node.operand(1))
     change = left if node.op_type == "Add" and left is not None else right
     if change is None or count.start is None:
         return None
     return Count(count.axis, count.start + change if node.op_type == "Add" else count.start - change, count.length)
 
 
-def _only_number(value: Value | None) -> Dim:
+def only_number(value: Value | None) -> Dim:
     """The one number that a value holds, as far as it follows from shapes."""
     if value is None:
         return None

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphopt import Builder, Value
+from graphopt import Builder, Node, Value
 from passes._proofs import axes_of, axis_of
 from passes.fusion._attention_core import AttentionCore, Side
 from passes.fusion._attention_layout import HEADS, Axis, Layout, Places, everything, is_same, walk_up
-from passes.fusion._attention_operands import Cache, cache_of, highest, rowed
+from passes.fusion._attention_operands import Cache, cache_of, highest, is_of_four_axes, rowed, turned_rows
 
 _Heads = Callable[[int], None]
 
@@ -24,11 +24,13 @@ class Shared:
         heads: How many heads they have.
         side: They, before they are repeated.
         cache: The cache they are put together from, if they are.
+        present: Without a cache: they as one would begin, where somebody else reads that.
     """
 
     heads: int
     side: Side
     cache: Cache | None
+    present: Value | None = None
 
     @property
     def new(self) -> Side:
@@ -36,17 +38,44 @@ class Shared:
         return self.side if self.cache is None else self.cache.new
 
 
-def shared_side(side: Side, heads: int) -> Shared | None:
-    """What a side is before its heads are repeated, None if they are not."""
+def shared_side(side: Side, core: AttentionCore, *, unshared: bool) -> Shared | None:
+    """What a side is before its heads are repeated, None if they are not.
+
+    Args:
+        side: Keys or values.
+        core: The attention.
+        unshared: True if heads of keys and values that are as many as those of queries will do.
+    """
+    if core.is_shared:
+        return _described(side, 1, {})
     top = side.layouts[-1]
     node = top.value.producer
-    below = _before_gather(top, heads) if node.is_op("Gather") else _before_expand(top, heads)
+    below = _before_gather(top, core.heads) if node.is_op("Gather") else _before_expand(top, core.heads)
     if below is None:
-        return None
+        return _described(side, core.heads, {}) if unshared else None
     count, layout = below
     layouts = walk_up(layout, lambda found: None)
-    shared = Side(layouts, side.batch, side.rows, side.width)
-    return Shared(count, shared, cache_of(shared, count))
+    made = [node, *(value.producer for value in node.operands if value is not None and value is not layout.value)]
+    return _described(Side(layouts, side.batch, side.rows, side.width), count, dict.fromkeys(made), side)
+
+
+def _described(side: Side, heads: int, repeat: dict[Node, None], below: Side | None = None) -> Shared:
+    cache = cache_of(side, heads)
+    if cache is not None:
+        return Shared(heads, side, cache)
+    layouts = [*side.layouts, *(below.layouts if below is not None else ())]
+    own = {**repeat, **dict.fromkeys(layout.value.producer for layout in layouts)}
+    # Below a scale it is not what the operator gets.
+    for layout in side.layouts if side.scale == 1.0 else ():
+        is_first = is_of_four_axes(layout, heads, side.width)
+        if is_first and any(user not in own and not _multiplies(user, layout.value) for user in layout.value.users):
+            return Shared(heads, side, None, layout.value)
+    return Shared(heads, side, None)
+
+
+def _multiplies(node: Node, value: Value) -> bool:
+    """True for the product of an attention, or a scale before it."""
+    return node.op_type in ("MatMul", "Mul", "Div") and node.domain == ""
 
 
 def _before_gather(top: Layout, heads: int) -> tuple[int, Layout] | None:
@@ -100,8 +129,15 @@ def _is_all_heads(axis: Axis, heads: int) -> bool:
     return at is not None and np.array_equal(at, np.arange(heads))
 
 
-def rows_of_heads(b: Builder, side: Side, heads: int) -> Value | None:
-    """A side as `[batch, rows, heads * width]`, cut out of a packed layer or with its heads moved back if need be."""
+def rows_of_heads(b: Builder, side: Side, heads: int, *, turns: bool) -> Value | None:
+    """A side as `[batch, rows, heads * width]`, cut out of a packed layer if need be.
+
+    Args:
+        b: The builder.
+        side: Queries, keys or values.
+        heads: How many heads.
+        turns: True if heads may be moved back beside the rows.
+    """
     width = heads * side.width
     whole = highest(side, heads, whole=True)
     if whole is not None:
@@ -110,7 +146,7 @@ def rows_of_heads(b: Builder, side: Side, heads: int) -> Value | None:
         return whole.value if is_ready and not whole.is_swapped else rowed(b, whole.value, whole, side)
     part = highest(side, heads)
     if part is None or not part.is_run:
-        return None
+        return turned_rows(b, side, heads) if turns else None
     value = rowed(b, part.value, part, side)
     if value is None:
         return None

@@ -8,6 +8,7 @@ import numpy as np
 
 from graphopt import Builder, Context, DType, Graph, Match, Miss, Node, Value, const, graph_pass, op, rule, var
 from passes._gelus import gelu_around
+from passes._proofs import type_name
 from passes.fusion import RUNTIME
 
 TARGETS = RUNTIME
@@ -40,8 +41,14 @@ alpha = const("alpha")
            <float c = {1.4142135}, float one = {1.0}, float half = {0.5}> {
             z = Div(x, c)  e = Erf(z)  a = Add(e, one)  m = Mul(x, a)  y = Mul(m, half)
         }""",
+        # There is no kernel for double.
         """(double[2,3] x) => (double[2,3] y) <double c = {1.4142135}, double one = {1.0}, double half = {0.5}> {
             z = Div(x, c)  e = Erf(z)  a = Add(e, one)  m = Mul(x, a)  y = Mul(m, half)
+        }""",
+        # Something random in between.
+        """(float[2,3] x) => (float[2,3] y) <float c = {1.4142135}, float one = {1.0}, float half = {0.5},
+           float share = {0.5}, bool yes = {1}> {
+            z = Div(x, c)  e = Erf(z)  d = Dropout(e, share, yes)  a = Add(d, one)  m = Mul(x, a)  y = Mul(m, half)
         }""",
     ],
     numeric="R",
@@ -78,6 +85,18 @@ def gelu(graph: Graph, context: Context) -> None:
             p = Pow(x, three)  q = Mul(p, c)  s = Add(x, q)  z = Mul(s, r)  t = Tanh(z)  a = Add(t, one)
             h = Mul(x, half)  y = Mul(h, a)
         }""",
+        # The kernel for double is no more exact than that for float.
+        """(double[2,3] x) => (double[2,3] y) <double three = {3.0}, double c = {0.044715},
+           double r = {0.7978845608028654}, double one = {1.0}, double half = {0.5}> {
+            p = Pow(x, three)  q = Mul(p, c)  s = Add(x, q)  z = Mul(s, r)  t = Tanh(z)  a = Add(t, one)
+            h = Mul(x, half)  y = Mul(h, a)
+        }""",
+        # Something random in between.
+        """(float[2,3] x) => (float[2,3] y) <float three = {3.0}, float c = {0.044715}, float r = {0.7978846},
+           float one = {1.0}, float half = {0.5}, float share = {0.5}, bool yes = {1}> {
+            p = Pow(x, three)  q = Mul(p, c)  s = Add(x, q)  z = Mul(s, r)  t = Tanh(z)  d = Dropout(t, share, yes)
+            a = Add(d, one)  h = Mul(x, half)  y = Mul(h, a)
+        }""",
         # The kernel wants an axis.
         """(float x) => (float y) <float three = {3.0}, float c = {0.044715}, float r = {0.7978846},
            float one = {1.0}, float half = {0.5}> {
@@ -100,7 +119,10 @@ def _fuse_gelu(inner: Node, context: Context, op_type: str, domain: str) -> None
         return
     cover, of = found
     if not context.target.runs(op_type, of.dtype, domain):
-        context.note(f"a Gelu stays in parts: {context.target.name} has no kernel of {op_type} for {_name(of.dtype)}")
+        kernel = f"kernel of {op_type} for {type_name(of.dtype)}"
+        context.note(f"a Gelu stays in parts: {context.target.name} has no {kernel}")
+    elif op_type == "FastGelu" and of.dtype is DType.DOUBLE:
+        context.note("a Gelu stays in parts: the kernel of FastGelu for double is no more exact than that for float")
     elif op_type == "FastGelu" and not of.rank:
         context.note("a Gelu stays in parts: the kernel of FastGelu takes no single number")
     elif not cover.replace(context, lambda b: b.apply(op_type, [of], domain=domain)):
@@ -115,6 +137,9 @@ def _fuse_gelu(inner: Node, context: Context, op_type: str, domain: str) -> None
         """(float[2,3] x, float[2,3] w) => (float[2,3] y) <float c = {1.702}>
            { z = Mul(w, c)  s = Sigmoid(z)  y = Mul(x, s) }""",
         "(float[3] x) => (float[1,3] y) <float[1,1] c = {1.702}> { z = Mul(x, c)  s = Sigmoid(z)  y = Mul(x, s) }",
+        # One factor for each element; the sigmoid is a result.
+        "(float[2] x) => (float[2] y) <float[2] c = {1.702, 1.5}> { z = Mul(x, c)  s = Sigmoid(z)  y = Mul(x, s) }",
+        "(float[3] x) => (float[3] y, float[3] s) <float c = {1.702}> { z = Mul(x, c)  s = Sigmoid(z)  y = Mul(x, s) }",
         # The attribute has no more than the digits of float32.
         "(double[3] x) => (double[3] y) <double c = {1.702}> { z = Mul(x, c)  s = Sigmoid(z)  y = Mul(x, s) }",
     ],
@@ -138,6 +163,11 @@ def quick_gelu(m: Match, b: Builder) -> Value | Miss:
     unless=[
         "(float[2,3] x, float[2,3] w) => (float[2,3] y) { s = Sigmoid(x)  y = Mul(w, s) }",
         "(float[2,3] x) => (float[2,3] y, float[2,3] s) { s = Sigmoid(x)  y = Mul(x, s) }",
+        # What is multiplied is a part of the sigmoid's operand, stretched; something random in between.
+        "(float[2,3] x, float[1,3] w) => (float[2,3] y) { s = Sigmoid(w)  y = Mul(x, s) }",
+        """(float[2,3] x) => (float[2,3] y) <float share = {0.5}, bool yes = {1}>
+           { s = Sigmoid(x)  d = Dropout(s, share, yes)  y = Mul(x, d) }""",
+        "(bfloat16[3] x) => (bfloat16[3] y) { s = Sigmoid(x)  y = Mul(x, s) }",
     ],
     numeric="R",
 )
@@ -148,10 +178,6 @@ def silu(m: Match, b: Builder) -> Value | Miss:
 
 def _quick_gelu(b: Builder, value: Value, factor: float) -> Value | Miss:
     if not b.target.runs("QuickGelu", value.dtype):
-        return b.no(f"{b.target.name} has no kernel of QuickGelu for {_name(value.dtype)}")
+        return b.no(f"{b.target.name} has no kernel of QuickGelu for {type_name(value.dtype)}")
     fused: Value = b.microsoft.QuickGelu(value, alpha=factor)
     return fused
-
-
-def _name(dtype: DType | None) -> str:
-    return "an unknown element type" if dtype is None else dtype.text

@@ -7,7 +7,8 @@ CPU that is worth it for FastGelu; BiasGelu is no faster there than the Gemm and
 
 from __future__ import annotations
 
-from graphopt import Builder, Match, Miss, Value, op, rule, var
+from graphopt import Builder, DType, Match, Miss, Value, op, rule, var
+from passes._proofs import type_name
 from passes._vectors import as_vector, is_last_axis_vector
 
 TARGETS = ("ort-cuda", "ort-cpu")
@@ -32,6 +33,8 @@ _SUM = op.Add(x, bias)
         """(float[2,5,4] x) => (float[2,5,4] y, float[2,5,4] s) <float[4] c = {0.5, 1.0, -1.0, 2.0}>
            { s = Add(x, c)  y = com.microsoft.Gelu(s) }""",
         "(float[2,5,4] x, float[2,5,4] c) => (float[2,5,4] y) { s = Add(x, c)  y = com.microsoft.Gelu(s) }",
+        """(float[5,4] x, float[4] c) => (float[5,4] y) <float share = {0.5}, bool yes = {1}>
+           { s = Add(x, c)  d = Dropout(s, share, yes)  y = com.microsoft.Gelu(d) }""",
     ],
     numeric="R",
 )
@@ -68,6 +71,15 @@ def standard_bias_gelu(m: Match, b: Builder) -> Value | Miss:
            { s = Add(x, c)  y = com.microsoft.FastGelu(s, d) }""",
         """(float[5,4] x) => (float[1,5,4] y) <float[1,1,4] c = {0.5, 1.0, -1.0, 2.0}>
            { s = Add(x, c)  y = com.microsoft.FastGelu(s) }""",
+        # The bias stretches the rows; the sum is a result; something random in between.
+        """(float[1,4] x) => (float[5,4] y) <float[5,4] c = {1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}>
+           { s = Add(x, c)  y = com.microsoft.FastGelu(s) }""",
+        """(float[5,4] x) => (float[5,4] y, float[5,4] s) <float[4] c = {0.5, 1.0, -1.0, 2.0}>
+           { s = Add(x, c)  y = com.microsoft.FastGelu(s) }""",
+        """(float[5,4] x) => (float[5,4] y) <float[4] c = {0.5, 1.0, -1.0, 2.0}, float share = {0.5}, bool yes = {1}>
+           { s = Add(x, c)  d = Dropout(s, share, yes)  y = com.microsoft.FastGelu(d) }""",
+        # There is no kernel for double, or none more exact than that for float.
+        "(double[5,4] x, double[4] c) => (double[5,4] y) { s = Add(x, c)  y = com.microsoft.FastGelu(s) }",
     ],
     numeric="R",
 )
@@ -80,7 +92,10 @@ def bias_fast_gelu(m: Match, b: Builder) -> Value | Miss:
     op.Gelu(_SUM, approximate="tanh"),
     before="""(float[2,5,4] x, float[4] c) => (float[2,5,4] y) { s = Add(x, c)  y = Gelu<approximate="tanh">(s) }""",
     after="(float[2,5,4] x, float[4] c) => (float[2,5,4] y) { y = com.microsoft.FastGelu(x, c) }",
-    unless=["(float[2,5,4] x, float[4] c) => (float[2,5,4] y) { s = Add(x, c)  y = Gelu(s) }"],
+    unless=[
+        "(float[2,5,4] x, float[4] c) => (float[2,5,4] y) { s = Add(x, c)  y = Gelu(s) }",
+        """(double[2,5,4] x, double[4] c) => (double[2,5,4] y) { s = Add(x, c)  y = Gelu<approximate="tanh">(s) }""",
+    ],
     numeric="R",
     opsets=(20, None),
 )
@@ -94,7 +109,9 @@ def _biased(m: Match, b: Builder, op_type: str) -> Value | Miss:
     if op_type == "BiasGelu" and not b.target.is_cuda:
         return b.no("BiasGelu of the CPU provider is no faster than a Gemm with bias and Gelu")
     if not b.target.runs(op_type, dtype):
-        return b.no(f"{b.target.name} has no kernel of {op_type} for {dtype}")
+        return b.no(f"{b.target.name} has no kernel of {op_type} for {type_name(dtype)}")
+    if op_type == "FastGelu" and dtype is DType.DOUBLE:
+        return b.no("the kernel of FastGelu for double is no more exact than that for float")
     for of, vector in ((m[x], m[bias]), (m[bias], m[x])):
         if is_last_axis_vector(vector, of):
             made: Value = b.apply(op_type, [of, as_vector(b, vector)], domain="com.microsoft")

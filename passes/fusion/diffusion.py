@@ -15,7 +15,7 @@ import numpy as np
 from graphopt import Builder, Context, Graph, Node, Tensor, Value, graph_pass
 from passes._constant_products import product_of, weight_of
 from passes._cover import Cover
-from passes._proofs import is_never_empty, same_dim, same_shape
+from passes._proofs import is_never_empty, same_dim, same_shape, type_name
 from passes._vectors import as_vector, is_last_axis_vector
 from passes._weights import Array
 from passes.fusion import CUDA_ONLY
@@ -73,6 +73,14 @@ _MICROSOFT = "com.microsoft"
         }""",
         """(double[2,3,2560] x, double[2560] c) => (double[2,3,1280] y) {
             s = Add(c, x)  l, r = Split<axis = -1, num_outputs = 2>(s)  g = com.microsoft.Gelu(r)  y = Mul(l, g)
+        }""",
+        # A value that the bias stretches, and something random in between.
+        """(float[2,3,1] x, float[2560] c) => (float[2,3,1280] y) {
+            s = Add(c, x)  l, r = Split<axis = -1, num_outputs = 2>(s)  g = com.microsoft.Gelu(r)  y = Mul(l, g)
+        }""",
+        """(float[2,3,2560] x, float[2560] c) => (float[2,3,1280] y) <float share = {0.5}, bool yes = {1}> {
+            s = Add(c, x)  l, r = Split<axis = -1, num_outputs = 2>(s)  g = com.microsoft.Gelu(r)
+            d = Dropout(g, share, yes)  y = Mul(l, d)
         }""",
     ],
     numeric="R",
@@ -132,6 +140,16 @@ def bias_split_gelu(graph: Graph, context: Context) -> None:
            <float[2,4] w = {1,2,3,4, 5,6,7,8}, float[4] c = {1,-1,2,-2}> {
             p = MatMul(x, w)  s = Add(p, c)  l, r = Split<axis = -1, num_outputs = 2>(s)
             g = com.microsoft.Gelu(r)  y = Mul(r, g)
+        }""",
+        # Halves of another axis, and something random in between.
+        """(float[N,4,2] x) => (float[N,2,4] y) <float[2,4] w = {1,2,3,4, 5,6,7,8}, float[4] c = {1,-1,2,-2}> {
+            p = MatMul(x, w)  s = Add(p, c)  l, r = Split<axis = 1, num_outputs = 2>(s)
+            g = com.microsoft.Gelu(r)  y = Mul(l, g)
+        }""",
+        """(float[N,3,2] x) => (float[N,3,2] y)
+           <float[2,4] w = {1,2,3,4, 5,6,7,8}, float[4] c = {1,-1,2,-2}, float share = {0.5}, bool yes = {1}> {
+            p = MatMul(x, w)  s = Add(p, c)  d = Dropout(s, share, yes)  l, r = Split<axis = -1, num_outputs = 2>(d)
+            g = com.microsoft.Gelu(r)  y = Mul(l, g)
         }""",
     ],
     numeric="R",
@@ -195,7 +213,7 @@ def _fuse(gate: _Gate, context: Context) -> None:
         context.note(f"a gated Gelu is not BiasSplitGelu: that has no kernel for a width of {width}")
         return
     if not context.target.runs("BiasSplitGelu", total.dtype):
-        context.note(f"a gated Gelu is not BiasSplitGelu: {context.target.name} has none for {total.dtype}")
+        context.note(f"a gated Gelu is not BiasSplitGelu: {context.target.name} has none for {type_name(total.dtype)}")
         return
     value, bias = found
     if _has_rows(value, context, "a gated Gelu is not BiasSplitGelu"):
@@ -262,6 +280,9 @@ def _columns(weight: Tensor, which: slice) -> Array:
            { s = Add(c, x)  y = Add(r, s) }""",
         """(double[2,3,320] x, double[320] c, double[2,3,320] r) => (double[2,3,320] y)
            { s = Add(c, x)  y = Add(r, s) }""",
+        """(float[2,3,320] x, float[320] c, float[2,3,320] r) => (float[2,3,320] y)
+           <float share = {0.5}, bool yes = {1}>
+           { s = Add(c, x)  d = Dropout(s, share, yes)  y = Add(r, d) }""",
     ],
     numeric="R",
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphopt import Builder, Context, DType, Graph, Node, Value, graph_pass
-from passes._proofs import axes_of, contents, same_dim, same_shape
+from passes._proofs import axes_of, contents, same_dim, same_shape, type_name
 from passes.fusion import RUNTIME
 
 TARGETS = RUNTIME
@@ -73,6 +73,36 @@ class _Lookup:
            <int64[1,3] p = {0,1,2}> {
             a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)  y = LayerNormalization<axis = -1>(f, w)
         }""",
+        # A table of one column, which the sum stretches.
+        """(int64[2,3] i, float[6,4] words, float[5,1] places, float[4] w, float[4] c) => (float[2,3,4] y)
+           <int64[1,3] p = {0,1,2}> {
+            a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)  y = LayerNormalization<axis = -1>(f, w, c)
+        }""",
+        # Places that are counted from one, or backwards.
+        """(int64[2,3] i, float[6,4] words, float[5,4] places, float[4] w, float[4] c) => (float[2,3,4] y)
+           <int64[1,3] p = {1,2,3}> {
+            a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)  y = LayerNormalization<axis = -1>(f, w, c)
+        }""",
+        # A sum that is a result, and something random in between.
+        """(int64[2,3] i, float[6,4] words, float[5,4] places, float[4] w, float[4] c)
+           => (float[2,3,4] y, float[2,3,4] f) <int64[1,3] p = {0,1,2}> {
+            a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)  y = LayerNormalization<axis = -1>(f, w, c)
+        }""",
+        """(int64[2,3] i, float[6,4] words, float[5,4] places, float[4] w, float[4] c) => (float[2,3,4] y)
+           <int64[1,3] p = {0,1,2}, float share = {0.5}, bool yes = {1}> {
+            a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)  d = Dropout(f, share, yes)
+            y = LayerNormalization<axis = -1>(d, w, c)
+        }""",
+        # No kernel, and a number that it refuses.
+        """(int64[2,3] i, double[6,4] words, double[5,4] places, double[4] w, double[4] c) => (double[2,3,4] y)
+           <int64[1,3] p = {0,1,2}> {
+            a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)  y = LayerNormalization<axis = -1>(f, w, c)
+        }""",
+        """(int64[2,3] i, float[6,4] words, float[5,4] places, float[4] w, float[4] c) => (float[2,3,4] y)
+           <int64[1,3] p = {0,1,2}> {
+            a = Gather(words, i)  e = Gather(places, p)  f = Add(a, e)
+            y = LayerNormalization<axis = -1, epsilon = -0.001>(f, w, c)
+        }""",
     ],
     numeric="D",
     opset=17,
@@ -98,7 +128,7 @@ def _fuse(graph: Graph, node: Node, context: Context) -> str:
     if scale is None or shift is None or scale.rank != 1 or shift.rank != 1:
         return "the normalization has no scale or no shift of one number for each element"
     if not context.target.runs(_OP_TYPE, total.dtype):
-        return f"{context.target.name} has no kernel of {_OP_TYPE} for {total.dtype}"
+        return f"{context.target.name} has no kernel of {_OP_TYPE} for {type_name(total.dtype)}"
     if total.shape is None or not all(
         item.shape is not None and item.dtype is total.dtype and same_dim(item.shape[0], total.shape[2])
         for item in (scale, shift)
@@ -108,6 +138,10 @@ def _fuse(graph: Graph, node: Node, context: Context) -> str:
     if found is None:
         return "which indexes are words', places' and kinds' is not known, or that their shapes are equal"
     words, places, kinds = found
+    if not all(same_dim((item.table.shape or (None, None))[1], total.shape[2]) for item in found if item is not None):
+        return "a table has other columns than the sum"
+    if (node.param("epsilon") or 0) < 0:
+        return "the kernel takes no negative epsilon"
     parts = [node, *inside, *(item.node for item in found if item is not None)]
     if any(part.is_pinned or context.keeps(part) for part in parts):
         return ""

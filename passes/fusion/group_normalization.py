@@ -16,7 +16,7 @@ import numpy as np
 
 from graphopt import Builder, Context, DType, Graph, Node, Tensor, Value, graph_pass, is_uniform
 from passes._cover import Cover, sole_user
-from passes._proofs import is_never_empty, same_dim, same_shape
+from passes._proofs import is_never_empty, same_dim, same_shape, type_name
 from passes._weights import in_double
 from passes.fusion import CUDA_ONLY
 
@@ -69,7 +69,10 @@ class _Found:
         y = Transpose<perm = [0,3,1,2]>(n)
     }""",
     unless=[
-        # Groups of an odd number of channels, and three dims.
+        # More channels of a group than a block has threads for, an odd number of them, and three dims.
+        """(float[1,516,3,5] x) => (float[1,516,3,5] y)
+           <int64[3] g = {0,2,-1}, float[2] one = {1,1}, float[2] none = {0,0}, int64[4] d = {1,516,3,5}>
+           { r = Reshape(x, g)  i = InstanceNormalization(r, one, none)  y = Reshape(i, d) }""",
         """(float[2,6,3,5] x) => (float[2,6,3,5] y)
            <int64[3] g = {0,2,-1}, float[2] one = {1,1}, float[2] none = {0,0}, int64[4] d = {2,6,3,5}>
            { r = Reshape(x, g)  i = InstanceNormalization(r, one, none)  y = Reshape(i, d) }""",
@@ -91,6 +94,15 @@ class _Found:
         """(float[N,8,3,5] x) => (float[N,8,3,5] y)
            <int64[3] g = {0,2,-1}, float[2] one = {1,1}, float[2] none = {0,0}, int64[4] d = {0,8,3,5}>
            { r = Reshape(x, g)  i = InstanceNormalization(r, one, none)  y = Reshape(i, d) }""",
+        # Something random in between, and a number that the kernel refuses.
+        """(float[2,8,3,5] x) => (float[2,8,3,5] y)
+           <int64[3] g = {0,2,-1}, float[2] one = {1,1}, float[2] none = {0,0}, int64[4] d = {2,8,3,5},
+            float share = {0.5}, bool yes = {1}>
+           { r = Reshape(x, g)  i = InstanceNormalization(r, one, none)  o = Dropout(i, share, yes)
+             y = Reshape(o, d) }""",
+        """(float[2,8,3,5] x) => (float[2,8,3,5] y)
+           <int64[3] g = {0,2,-1}, float[2] one = {1,1}, float[2] none = {0,0}, int64[4] d = {2,8,3,5}>
+           { r = Reshape(x, g)  i = InstanceNormalization<epsilon = -0.001>(r, one, none)  y = Reshape(i, d) }""",
         # No kernel for the type.
         """(double[2,8,3,5] x) => (double[2,8,3,5] y)
            <int64[3] g = {0,2,-1}, double[2] one = {1,1}, double[2] none = {0,0}, int64[4] d = {2,8,3,5}>
@@ -182,10 +194,11 @@ def _absorb(found: _Found) -> None:
         vector = None if node is None else _per_channel(node, result, found.scale.size)
         if node is None or vector is None:
             continue
-        if op_type == "Mul":
-            found.scale, found.shift = found.scale * vector, found.shift * vector
-        else:
-            found.shift = found.shift + vector
+        with np.errstate(over="ignore", invalid="ignore"):  # such numbers are left where they are, further down
+            if op_type == "Mul":
+                found.scale, found.shift = found.scale * vector, found.shift * vector
+            else:
+                found.shift = found.shift + vector
         _grow(found, node)
     result = found.cover.root.results[0]
     users = result.users
@@ -224,7 +237,8 @@ def _replace(found: _Found, context: Context) -> None:
     x, channels = found.x, found.scale.size
     width = channels // found.groups
     if not context.target.runs("GroupNorm", x.dtype) or width % 2 or width > _WIDEST_GROUP:
-        context.note(f"a group normalization stays in parts: no GroupNorm for {x.dtype} and groups of {width} channels")
+        name = type_name(x.dtype)
+        context.note(f"a group normalization stays in parts: no GroupNorm for {name} and groups of {width} channels")
         return
     if not context.is_aggressive and not is_never_empty(x):
         context.note(
@@ -232,8 +246,9 @@ def _replace(found: _Found, context: Context) -> None:
             "--fix-dim, or run it aggressively"
         )
         return
-    weights = [array.astype(np.float32) for array in (found.scale, found.shift)]
-    if not all(bool(np.isfinite(array).all()) for array in weights):
+    with np.errstate(over="ignore"):
+        weights = [array.astype(np.float32) for array in (found.scale, found.shift)]
+    if found.epsilon < 0 or not all(bool(np.isfinite(array).all()) for array in weights):
         return
     total, skip = _sum_before(found, context)
 
@@ -305,6 +320,11 @@ def _is_for_each_image(skip: Value, of: Value) -> bool:
         }""",
         """(float[2,3,5,8] x, float[2,3,5,8] r, float[8] w, float[8] c) => (float[2,3,5,8] y) {
             s = Sub(x, r)  y = com.microsoft.GroupNorm<groups = 2, activation = 1, channels_last = 1>(s, w, c)
+        }""",
+        """(float[2,3,5,8] x, float[2,3,5,8] r, float[8] w, float[8] c) => (float[2,3,5,8] y)
+           <float share = {0.5}, bool yes = {1}> {
+            s = Add(x, r)  d = Dropout(s, share, yes)
+            y = com.microsoft.GroupNorm<groups = 2, activation = 1, channels_last = 1>(d, w, c)
         }""",
     ],
     numeric="R",

@@ -39,6 +39,9 @@ _EPSILON = 1e-12
            { y = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, r, w, c) }""",
         """(float16[2,5,4] x, float16[2,5,4] r, float16[4] w, float16[4] c) => (float16[2,5,4] y)
            { y = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, r, w, c) }""",
+        # A statistic that is read.
+        """(float[2,5,4] x, float[2,5,4] r, float[4] w, float[4] c) => (float[2,5,4] y, float[2,5,1] m)
+           { y, m = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, r, w, c) }""",
     ],
     numeric="R",
     largest=1e12,
@@ -114,6 +117,10 @@ def _is_stretched(skip: Value, value: Value) -> bool:
            { t = Add(x, r)  y = LayerNormalization<axis = -1>(t, w, c) }""",
         """(double[2,5,4] x, double[2,5,4] r, double[4] w, double[4] c) => (double[2,5,4] y)
            { t = Add(x, r)  y = LayerNormalization<axis = -1>(t, w, c) }""",
+        # Something random in between.
+        """(float[2,5,4] x, float[2,5,4] r, float[4] w, float[4] c) => (float[2,5,4] y)
+           <float share = {0.5}, bool yes = {1}>
+           { t = Add(x, r)  d = Dropout(t, share, yes)  y = LayerNormalization<axis = -1>(d, w, c) }""",
         "(float[5,4] x, float[5,4] r, float[4] c) => (float[5,4] y) { t = Add(x, r)  y = LayerNormalization(c, t) }",
         "(float[5,4] x, float[5,4] r) => (float[5,4] y) { t = Add(x, r)  y = Softmax(t) }",
     ],

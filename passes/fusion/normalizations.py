@@ -55,6 +55,17 @@ _DTYPES = (DType.FLOAT, DType.FLOAT16, DType.BFLOAT16, DType.DOUBLE)
             m = ReduceMean<axes = [-1]>(x)  d = Sub(x, m)  p = Pow(d, two)  v = ReduceMean<axes = [-1]>(p)
             e = Add(v, eps)  s = Sqrt(e)  y = Div(d, s)
         }""",
+        # Something random in between.
+        """(float[2,5,4] x) => (float[2,5,4] y) <float two = {2.0}, float eps = {0.00001}, float share = {0.5},
+           bool yes = {1}> {
+            m = ReduceMean<axes = [-1]>(x)  d = Sub(x, m)  r = Dropout(d, share, yes)  p = Pow(r, two)
+            v = ReduceMean<axes = [-1]>(p)  e = Add(v, eps)  s = Sqrt(e)  y = Div(d, s)
+        }""",
+        # One number added to each variance.
+        """(float[2,5,4] x) => (float[2,5,4] y) <float two = {2.0}, float[5,1] eps = {1,2,3,4,5}> {
+            m = ReduceMean<axes = [-1]>(x)  d = Sub(x, m)  p = Pow(d, two)  v = ReduceMean<axes = [-1]>(p)
+            e = Add(v, eps)  s = Sqrt(e)  y = Div(d, s)
+        }""",
     ],
     numeric="R",
     largest=1e12,
@@ -93,6 +104,15 @@ def layer_normalization(graph: Graph, context: Context) -> None:
         """(float[2,5,4] x) => (float[2,5,4] y, float[2,5,1] s) <int64[1] a = {-1}, float two = {2.0},
            float eps = {0.00001}> {
             p = Pow(x, two)  v = ReduceMean(p, a)  e = Add(v, eps)  s = Sqrt(e)  y = Div(x, s)
+        }""",
+        # Another axis than the last, and something random in between.
+        """(float[2,4,4] x) => (float[2,4,4] y) <int64[1] a = {1}, float two = {2.0}, float eps = {0.00001}> {
+            p = Pow(x, two)  v = ReduceMean(p, a)  e = Add(v, eps)  s = Sqrt(e)  y = Div(x, s)
+        }""",
+        """(float[2,5,4] x) => (float[2,5,4] y) <int64[1] a = {-1}, float two = {2.0}, float eps = {0.00001},
+           float share = {0.5}, bool yes = {1}> {
+            p = Pow(x, two)  v = ReduceMean(p, a)  d = Dropout(v, share, yes)  e = Add(d, eps)  s = Sqrt(e)
+            y = Div(x, s)
         }""",
     ],
     numeric="R",

@@ -62,6 +62,22 @@ _READERS = frozenset(("Add", "Concat", "Mul", "Reshape", "Slice", "Split", "Sque
             d = Gemm(x, a, i)  s = Mul(d, p)  e = Gemm(x, b, i)  t = Mul(e, p)  f = Gemm(x, c, i)  u = Mul(f, p)
             o = Relu(c)
         }""",
+        # What one of them gives is a result.
+        """(float[N,2] x, float[N,2] p) => (float[N,2] s, float[N,2] t, float[N,2] u, float[N,2] d)
+           <float[2,2] a = {1,2,3,4}, float[2] i = {1,2}, float[2,2] b = {7,8,9,1}, float[2,2] c = {9,1,2,3}> {
+            d = Gemm(x, a, i)  s = Mul(d, p)  e = Gemm(x, b, i)  t = Mul(e, p)  f = Gemm(x, c, i)  u = Mul(f, p)
+        }""",
+        # One matrix is fed, and what one reads is random.
+        """(float[N,2] x, float[N,2] p, float[2,2] c) => (float[N,2] s, float[N,2] t, float[N,2] u)
+           <float[2,2] a = {1,2,3,4}, float[2] i = {1,2}, float[2,2] b = {7,8,9,1}> {
+            d = Gemm(x, a, i)  s = Mul(d, p)  e = Gemm(x, b, i)  t = Mul(e, p)  f = Gemm(x, c, i)  u = Mul(f, p)
+        }""",
+        """(float[N,2] x, float[N,2] p) => (float[N,2] s, float[N,2] t, float[N,2] u)
+           <float[2,2] a = {1,2,3,4}, float[2] i = {1,2}, float[2,2] b = {7,8,9,1}, float[2,2] c = {9,1,2,3},
+            float share = {0.5}, bool yes = {1}> {
+            d = Gemm(x, a, i)  s = Mul(d, p)  e = Gemm(x, b, i)  t = Mul(e, p)  z = Dropout(x, share, yes)
+            f = Gemm(z, c, i)  u = Mul(f, p)
+        }""",
     ],
     numeric="R",
 )

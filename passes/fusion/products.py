@@ -85,6 +85,11 @@ class _Product:
         # The runtime makes a Gemm of it.
         """(float[3,4] a, float[5,4] x) => (float[3,5] y) <float[5] c = {1,2,3,4,5}>
            { t = Transpose<perm = [1,0]>(x)  p = MatMul(a, t)  y = Add(p, c) }""",
+        # Something random in between, and a type without a kernel.
+        """(float[2,3,4] a, float[2,4,2] x) => (float[2,3,2] y) <float c = {0.5}, float share = {0.5}, bool yes = {1}>
+           { p = MatMul(a, x)  d = Dropout(p, share, yes)  y = Mul(d, c) }""",
+        """(bfloat16[2,3,4] a, bfloat16[2,5,4] x) => (bfloat16[2,3,5] y)
+           { t = Transpose<perm = [0,2,1]>(x)  y = MatMul(a, t) }""",
         # A vector has nothing to turn.
         "(float[4] a, float[4,2] x) => (float[2] y) <float c = {0.5}> { p = MatMul(a, x)  y = Mul(p, c) }",
     ],

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphopt import Context, Graph, Node, Value, graph_pass
-from passes._proofs import same_dim, same_shape
+from passes._dim_names import hint_for_pairs
+from passes._proofs import same_dim, same_shape, type_name
 from passes._vectors import as_vector, is_last_axis_vector
 from passes.fusion import CUDA_ONLY
 
@@ -72,8 +73,14 @@ class _Addends:
         """(float[4,4] x, float[4,4] r) => (float[4,4] y) {
             t = Add(x, r)  w = ReduceMean<axes = [0], keepdims = 0>(t)  y = LayerNormalization<axis = -1>(t, w)
         }""",
+        # There is no kernel for double, and none for a negative number.
         """(double[2,5,4] x, double[2,5,4] r, double[4] w) => (double[2,5,4] y)
            { t = Add(x, r)  y = LayerNormalization<axis = -1>(t, w) }""",
+        """(float[2,5,4] x, float[2,5,4] r, float[4] w) => (float[2,5,4] y)
+           { t = Add(x, r)  y = LayerNormalization<axis = -1, epsilon = -0.001>(t, w) }""",
+        # Something random in between.
+        """(float[2,5,4] x, float[2,5,4] r, float[4] w) => (float[2,5,4] y) <float share = {0.5}, bool yes = {1}>
+           { t = Add(x, r)  d = Dropout(t, share, yes)  y = LayerNormalization<axis = -1>(d, w) }""",
     ],
     numeric="R",
     largest=1e12,
@@ -100,6 +107,13 @@ def skip_layer_normalization(graph: Graph, context: Context) -> None:
            { t = Add(r, x)  y = RMSNormalization<axis = -1>(t, w) }""",
         """(float[2,5,4] x, float[2,5,4] r, float[1] w) => (float[2,5,4] y)
            { t = Add(r, x)  y = RMSNormalization<axis = -1>(t, w) }""",
+        # An addend that stretches the rows, or the columns.
+        """(float[2,1,4] x, float[2,5,4] r, float[4] w) => (float[2,5,4] y)
+           { t = Add(r, x)  y = RMSNormalization<axis = -1>(t, w) }""",
+        """(float[2,5,4] x, float[2,5,1] r, float[4] w) => (float[2,5,4] y)
+           { t = Add(r, x)  y = RMSNormalization<axis = -1>(t, w) }""",
+        """(float[2,5,4] x, float[2,5,4] r, float[4] w) => (float[2,5,4] y) <float share = {0.5}, bool yes = {1}>
+           { t = Add(r, x)  d = Dropout(t, share, yes)  y = RMSNormalization<axis = -1>(d, w) }""",
     ],
     numeric="R",
     largest=1e12,
@@ -109,6 +123,13 @@ def skip_rms_normalization(graph: Graph, context: Context) -> None:
     """RMSNormalization of a sum, under either name, is SkipSimplifiedLayerNormalization."""
     for node in [*graph.of_kind("RMSNormalization"), *graph.of_kind("SimplifiedLayerNormalization")]:
         _fuse(graph, node, context, "SkipSimplifiedLayerNormalization")
+
+
+def _hint(total: Node) -> str:
+    left, right = (item.shape if item is not None else None for item in total.operands)
+    if left is None or right is None or len(left) != len(right):
+        return ""
+    return hint_for_pairs(*zip(left, right, strict=True))
 
 
 def _fuse(graph: Graph, node: Node, context: Context, op_type: str) -> None:
@@ -121,9 +142,10 @@ def _fuse(graph: Graph, node: Node, context: Context, op_type: str) -> None:
     if not reason and addends is None:
         reason = (
             f"what is added before {node.op_type} is not known to have the same shape, or one for each of the batch"
+            f"{_hint(total.producer)}"
         )
     if not reason and not context.target.runs(op_type, total.dtype):
-        reason = f"{context.target.name} has no kernel of {op_type} for {total.dtype}"
+        reason = f"{context.target.name} has no kernel of {op_type} for {type_name(total.dtype)}"
     if reason or addends is None:
         context.note(reason)
         return
@@ -167,6 +189,8 @@ def _reason_against(node: Node, total: Value, scale: Value, shift: Value | None)
     axis = node.param("axis")
     if axis is not None and axis not in (-1, total.rank - 1):
         return f"{node.op_type} goes over more than the last axis"
+    if (node.param("epsilon") or 0) < 0:
+        return f"the epsilon of {node.op_type} is negative, which the kernel that adds by itself does not take"
     for vector in (scale, shift):
         if vector is None:
             continue

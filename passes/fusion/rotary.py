@@ -11,7 +11,7 @@ import numpy as np
 
 from graphopt import Builder, Context, DType, Graph, Node, Tensor, Value, graph_pass, symbol
 from passes._cover import Cover
-from passes._proofs import same_dim
+from passes._proofs import same_dim, type_name
 from passes.fusion import RUNTIME
 from passes.fusion._attention_layout import is_same
 from passes.fusion._rotary_angles import HALVES, PAIRS, Known, half_as_it_is
@@ -68,6 +68,10 @@ _PARTS = """(float[2,3,5,8] x, float[5,4] c, float[5,4] s) => (float[2,3,5,8] y)
         .replace("float", "double"),
         _HALVES.replace("float[1,5,4] f", "float[3,5,4] f").replace("{1}", "{0}"),
         _HALVES.replace("float[1,5,4] f", "float[1,1,4] f"),
+        # Something random in between.
+        _HALVES.replace("n = Neg(b)", "d = Dropout(b, share, yes)  n = Neg(d)").replace(
+            "{1}>", "{1}, float share = {0.5}, bool yes = {1}>"
+        ),
     ],
     numeric="R",
     largest=1e4,
@@ -94,6 +98,11 @@ def rotary_halves(graph: Graph, context: Context) -> None:
         _PAIRS.replace("Slice(x, one, end, last, by)", "Slice(x, one, end, last, by)  z = Abs(b)")
         .replace("float[2,5,3,8] y)", "float[2,5,3,8] y, float[2,5,3,4] z)")
         .replace("Mul(x, cc)", "Mul(r, cc)"),
+        _PAIRS.replace("float[", "double["),
+        _PAIRS.replace("n = Neg(b)", "d = Dropout(b, share, yes)  n = Neg(d)").replace(
+            "{2}>", "{2}, float share = {0.5}, bool yes = {1}>"
+        ),
+        _PAIRS.replace("(float[2,5,3,8] y)", "(float[2,5,3,8] y, float[2,5,3,8] q)"),
     ],
     numeric="R",
     largest=1e18,
@@ -113,6 +122,19 @@ def rotary_pairs(graph: Graph, context: Context) -> None:
         _PARTS.replace("Mul(a, s)", "Mul(a, c)"),
         _PARTS.replace("Concat<axis = -1>(f, g)", "Concat<axis = -1>(g, f)"),
         _PARTS.replace("(float[2,3,5,8] y)", "(float[2,3,5,8] y, float[2,3,5,4] g)"),
+        _PARTS.replace("float[", "double["),
+        _PARTS.replace("ac = Mul(a, c)", "ac0 = Mul(a, c)  ac = Dropout(ac0, share, yes)").replace(
+            " {\n", " <float share = {0.5}, bool yes = {1}> {\n"
+        ),
+        # Heads larger than a block has threads for, and of a size that is not known.
+        _PARTS.replace("[2,3,5,8]", "[2,3,5,2048]").replace("[5,4]", "[5,1024]"),
+        _PARTS.replace("[2,3,5,8]", "[2,3,5,N]").replace("[5,4]", "[5,M]"),
+        # Angles of another axis, and of one number for each head.
+        _PARTS.replace("axis = 3", "axis = 2")
+        .replace("axis = -1", "axis = 2")
+        .replace("[2,3,5,8]", "[2,3,8,4]")
+        .replace("[5,4]", "[4,4]"),
+        _PARTS.replace("float[5,4] c", "float[3,1,1] c").replace("float[5,4] s", "float[3,1,1] s"),
     ],
     numeric="R",
     largest=1e18,
@@ -205,7 +227,7 @@ def _fuse(rotation: Rotation, layout: Layout | str, context: Context, *, is_move
     if isinstance(layout, str):
         return layout
     if not context.target.runs("RotaryEmbedding", x.dtype):
-        return f"{context.target.name} has no kernel of RotaryEmbedding for {x.dtype}"
+        return f"{context.target.name} has no kernel of RotaryEmbedding for {type_name(x.dtype)}"
     size = x.shape[-1] if x.shape else None
     if not isinstance(size, int) or size > _LARGEST_HEAD:
         return "the size of a rotated head is unknown or too large"

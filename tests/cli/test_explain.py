@@ -105,3 +105,28 @@ def test_a_rule_must_be_named(run: Run, files: tuple[Path, Path]) -> None:
     done = run("explain", files[0])
     assert done.code == 2
     assert "--rule" in done.err
+
+
+def test_the_version_of_the_runtime(run: Run, files: tuple[Path, Path]) -> None:
+    options = ("explain", files[0], "--rule", "fusion.normalizations", "--target")
+    old = run(*options, "ort-cpu", "--ort-version", "1.26")
+    assert old.code == 0, old.err
+    assert "is newer than" not in old.out
+    new = run(*options, "ort-cpu", "--ort-version", "1.99", "--json")
+    assert new.code == 0, new.err
+    assert all("1.99 is newer than the newest known" in rule["notes"][0] for rule in new.json["rules"])
+    unknown = run(*options, "ort-cuda", "--ort-version", "1.26")
+    assert unknown.code == 2
+    assert "known: 1.31" in unknown.err
+    aimless = run("explain", files[0], "--rule", "fusion.normalizations", "--ort-version", "1.26")
+    assert aimless.code == 2
+    assert "--target" in aimless.err
+
+
+def test_what_is_told_aside_is_in_no_report(files: tuple[Path, Path], tmp_path: Path) -> None:
+    mine = tmp_path / "aside.py"
+    mine.write_text(files[1].read_text().replace("context.note(", "context.aside("))
+    registry = graphopt.pipeline.registry.Registry([graphopt.pipeline.registry.pass_of_file(mine)])
+    (remark,) = graphopt.explain(files[0], ["aside/remark"], registry=registry)
+    assert remark.notes == ("Neg is fine",)
+    assert "Neg is fine" not in graphopt.optimize(files[0], registry=registry).report.notes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +15,13 @@ from graphopt.errors import ExecutionError
 from graphopt.onnxio import parse_text
 from graphopt.runtime import truth
 from graphopt.runtime.double import in_double
-from graphopt.runtime.session import JUDGE, Session
-from graphopt.runtime.truth import run_by_reference
+from graphopt.runtime.evidence import Evidence
+from graphopt.runtime.excuses import dtypes_made_in
+from graphopt.runtime.judging import judge_r
+from graphopt.runtime.session import JUDGE
+from graphopt.runtime.sources import ModelSource
+from graphopt.runtime.truth import Reference
+from graphopt.runtime.worker import Worker
 
 OPSETS = {"": 17, "com.microsoft": 1}
 PAIRS = 12
@@ -34,76 +41,31 @@ def model(text: str) -> ModelProto:
     return parse_text(text, OPSETS)
 
 
-def runs(text: str, feeds: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the runtime gives in float32, and the reference in float64."""
-    data = model(text).SerializeToString()
-    wide = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in feeds.items()}
-    return Session(data, JUDGE).run(feeds), run_by_reference(in_double(data), wide)
-
-
-NORMALIZED = "float[2,3,8] x, float[2,3,8] r, float[8] w, float[8] c, float[8] b"
-SKIP = "com.microsoft.SkipLayerNormalization<epsilon = 0.001>"
-RMS = "com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>"
-ROWS = "float[2,3,8] q, float[2,5,8] k, float[2,5,8] v, float[24] c, float[2,2,3,5] m"
-PAST = "float[2,3,8] q, float[2,3,8] k, float[2,3,8] v, float[2,2,4,4] pk, float[2,2,4,4] pv"
-LAYERS = "float[2,3,4] x, float[4,24] w, float[24] c, int32[2,5] m, float[2,2,2,2,4] p"
-MULTI = "com.microsoft.MultiHeadAttention"
-ATTENTION = "com.microsoft.Attention"
-OPERATORS = {
-    "a sum normalized": f"({NORMALIZED}) => (float[2,3,8] y, float[2,3,8] s) {{ y, , , s = {SKIP}(x, r, w, c, b) }}",
-    "without shift": f"({NORMALIZED}) => (float[2,3,8] y) {{ y = {SKIP}(x, r, w) }}",
-    "mean square": f"({NORMALIZED}) => (float[2,3,8] y, float[2,3,8] s) {{ y, , , s = {RMS}(x, r, w, b) }}",
-    "gelu": "(float[2,8] x) => (float[2,8] y) { y = com.microsoft.Gelu(x) }",
-    "biased gelu": "(float[2,8] x, float[8] b) => (float[2,8] y) { y = com.microsoft.BiasGelu(x, b) }",
-    "fast gelu": "(float[2,8] x, float[8] b) => (float[2,8] y) { y = com.microsoft.FastGelu(x, b) }",
-    "quick gelu": "(float[2,8] x) => (float[2,8] y) { y = com.microsoft.QuickGelu<alpha = 1.5>(x) }",
-    "heads": f"({ROWS}) => (float[2,3,8] y) {{ y = {MULTI}<num_heads = 2>(q, k, v, c, , m) }}",
-    "heads, scaled": f"({ROWS}) => (float[2,3,8] y) {{ y = {MULTI}<num_heads = 2, scale = 0.3>(q, k, v) }}",
-    "heads, cached": f"({PAST}) => (float[2,3,8] y, float[2,2,7,4] kk, float[2,2,7,4] vv)"
-    f" {{ y, kk, vv = {MULTI}<num_heads = 2, unidirectional = 1>(q, k, v, , , , pk, pv) }}",
-    "layers": f"({LAYERS}) => (float[2,3,8] y) {{ y = {ATTENTION}<num_heads = 2>(x, w, c) }}",
-    "layers, cached": f"({LAYERS}) => (float[2,3,8] y, float[2,2,2,5,4] z)"
-    f" {{ y, z = {ATTENTION}<num_heads = 2, unidirectional = 1>(x, w, c, m, p) }}",
-}
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_operators_of_the_runtime_compute_what_it_computes(name: str) -> None:
-    rng = np.random.default_rng(2)
-    feeds: dict[str, Any] = {}
-    for item in model(OPERATORS[name]).graph.input:
-        shape = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
-        is_mask = item.type.tensor_type.elem_type == 6
-        feeds[item.name] = np.ones(shape, np.int32) if is_mask else rng.standard_normal(shape).astype(np.float32)
-    got, exact = runs(OPERATORS[name], feeds)
-    for output, value in got.items():
-        assert exact[output].dtype == np.float64
-        np.testing.assert_allclose(value, exact[output], rtol=2e-6, atol=2e-6)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"({ROWS}) => (float[2,3,8] y) {{ y = {MULTI}<num_heads = 2, do_rotary = 1>(q, k, v) }}",
-        f"({LAYERS}) => (float[2,3,8] y) {{ y = {ATTENTION}<num_heads = 2, qkv_hidden_sizes = [8,8,8]>(x, w, c) }}",
-        "(float[2,8] x) => (float[2,8] y) { y = com.microsoft.Trilu(x) }",
-    ],
-)
-def test_forms_that_are_not_written_here_give_no_truth(text: str) -> None:
-    proto = model(text)
-    feeds = {
-        item.name: np.ones([dim.dim_value for dim in item.type.tensor_type.shape.dim], np.float64)
-        for item in proto.graph.input
-    }
-    with pytest.raises(ExecutionError, match="no float64 run by the reference"):
-        run_by_reference(in_double(proto.SerializeToString()), feeds)
-
-
 def test_the_standard_domain_by_its_other_name() -> None:
     proto = model("(float[2] x) => (float[2] y) { y = Erf(x) }")
     proto.opset_import[0].domain = "ai.onnx"
-    got = run_by_reference(in_double(proto.SerializeToString()), {"x": np.array([0.5, -1.0])})
+    got = Reference(in_double(proto.SerializeToString())).run({"x": np.array([0.5, -1.0])})
     assert got["y"].dtype == np.float64
+
+
+def test_nodes_in_any_order() -> None:
+    proto = model("(float[2] x) => (float[2] y) { a = Erf(x)  b = Neg(a)  y = Add(a, b) }")
+    last, *others = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([*reversed(others), last])
+    got = Reference(in_double(proto.SerializeToString())).run({"x": np.array([0.5, -1.0])})
+    assert got["y"].tolist() == [0.0, 0.0]
+
+
+def test_a_model_is_prepared_for_the_reference_once(worker: Worker) -> None:
+    data = in_double(model("(float[2] x) => (float[2] y) { y = Erf(x) }").SerializeToString())
+    with truth._ReferenceSession(ModelSource("a model", data=data), JUDGE, worker=worker) as session:
+        opened = []
+        for value in (0.0, 1.0):
+            got = session.run({"x": np.full(2, value)}, timeout=60)
+            assert got["y"] == pytest.approx(math.erf(value), abs=1e-15)
+            opened.append(session._number)
+    assert opened[0] == opened[1] > 0
 
 
 def test_rounding_behind_operators_without_a_kernel_in_double_is_excused() -> None:
@@ -130,3 +92,27 @@ def test_a_truth_that_the_original_is_far_from_excuses_nothing(monkeypatch: pyte
 
     monkeypatch.setattr(truth.Truth, "run", far)
     assert graphopt.verify(model(STEP_BY_STEP), model(AT_ONCE), provider="cpu").verdict == "different"
+
+
+def test_what_is_cast_at_the_end_has_the_roundings_of_what_it_was_made_in() -> None:
+    truth, unit = np.array([1.0, -0.75]), 2.0**-10
+    reference, got = ((truth + share * unit).astype(np.float32) for share in (0.25, 3.0))
+    half = np.dtype(np.float16)
+    assert judge_r(reference, got, truth)[1]
+    assert not judge_r(reference, got, truth, half)[1]
+    assert judge_r(reference, (truth + 6.0 * unit).astype(np.float32), truth, half)[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("h = Cast<to = 10>(x)  g = Add(h, w)  y = Cast<to = 1>(g)", {"y": np.dtype(np.float16)}),
+        ("v = Cast<to = 1>(w)  y = Add(x, v)", {}),
+        ("h = Cast<to = 10>(x)  g = Add(h, w)  f = Cast<to = 1>(g)  y = Mul(f, f)", {}),
+    ],
+)
+def test_only_what_is_computed_in_half_precision_is_made_in_it(body: str, expected: dict[str, np.dtype[Any]]) -> None:
+    data = model(f"(float[2] x, float16[2] w) => (float[2] y) {{ {body} }}").SerializeToString()
+    source = ModelSource("a model", data=data)
+    evidence = SimpleNamespace(original=source)
+    assert dtypes_made_in(cast(Evidence, evidence), {"y"}) == expected

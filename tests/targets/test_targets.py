@@ -9,7 +9,7 @@ from graphopt.errors import UsageError
 from graphopt.onnxio import parse_text
 from graphopt.runtime.kernels import kernels_of
 from graphopt.runtime.session import CPU, CUDA, runtime, starts
-from graphopt.targets import MICROSOFT, PORTABLE, TARGETS, target_named
+from graphopt.targets import MICROSOFT, PORTABLE, TARGETS, newer_than_known, target_named
 from graphopt.tensors import DType
 
 QUICK_GELU = "(float[2,3] x) => (float[2,3] y) <float c = {1.702}> { z = Mul(x, c)  s = Sigmoid(z)  y = Mul(x, s) }"
@@ -52,11 +52,32 @@ def test_an_older_version_has_fewer_kernels() -> None:
         ("portable", "1.20", "--target"),
         ("ort-cpu", "new", "a version like 1.22"),
         ("ort-cpu", "1.2", "the oldest known is"),
+        ("ort-cuda", "1.26", r"known: 1\.31.*Leave --ort-version away .*--target ort-cpu"),
     ],
 )
 def test_what_is_not_known_is_said(name: str, version: str | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         target_named(name, version)
+
+
+@pytest.mark.parametrize("version", ["2", "1.99", "1.99.1"])
+def test_a_newer_version_than_known_is_told(version: str) -> None:
+    newest = target_named("ort-cpu").version
+    assert target_named("ort-cpu", version).version == newest
+    result = graphopt.optimize(parse_text(QUICK_GELU, {"": 17}), target="ort-cpu", ort_version=version)
+    assert f"ONNX Runtime {version} is newer than the newest known for ort-cpu, {newest}" in result.report.notes[0]
+    rules = ["fusion.activations"]
+    for item in graphopt.explain(parse_text(QUICK_GELU, {"": 17}), rules, target="ort-cpu", ort_version=version):
+        assert "is newer than the newest known" in item.notes[0]
+
+
+@pytest.mark.parametrize("name", ["ort-cpu", "ort-cuda"])
+def test_a_known_version_is_no_news(name: str) -> None:
+    newest = target_named(name).version
+    assert not newer_than_known(name, newest)
+    assert not newer_than_known(name, f"{newest}.7")
+    assert not newer_than_known("ort-cpu", "1.25")
+    assert not newer_than_known("portable", None)
 
 
 @pytest.mark.parametrize("provider", [CPU, pytest.param(CUDA, marks=pytest.mark.gpu)])

@@ -9,6 +9,7 @@ from graphopt.analysis.shapes.common import (
     Fact,
     Facts,
     broadcast_shapes,
+    contents,
     dtype_of,
     merge_dims,
     one,
@@ -214,18 +215,25 @@ def group_query_attention(node: Node) -> Facts:
     """Like the queries; packed ones hold keys and values too."""
     query, key, past = shape_of(node.operand(0)), shape_of(node.operand(1)), shape_of(node.operand(3))
     dtype = dtype_of(node.operand(0))
-    if query is None or len(query) != 3 or node.operand(1) is None or key is None:
-        return (tensor(dtype, None), tensor(dtype_of(node.operand(3)), None), tensor(dtype_of(node.operand(4)), None))
+    cache_dtype = dtype if node.operand(3) is None else dtype_of(node.operand(3))
+    heads, shared = node.attributes.get("num_heads"), node.attributes.get("kv_num_heads")
+    width = None if query is None or len(query) != 3 else query[2]
+    if not isinstance(heads, int) or not isinstance(shared, int) or not isinstance(width, int) or heads < 1:
+        known = query if len(query or ()) == 3 and key is not None else None
+        return (tensor(dtype, known), tensor(cache_dtype, None), tensor(cache_dtype, None))
+    assert query is not None
+    size = width // (heads if node.operand(1) is not None else heads + 2 * shared)
+    counted = contents(node.operand(6))
+    length = counted[0] if counted is not None and len(counted) == 1 else None
     cached: Shape | None = None
-    if past is not None and len(past) == 4:
+    if node.operand(3) is None:
+        cached = (query[0], shared, length, size)
+    elif past is not None and len(past) == 4:
         # A buffer that is longer than what is used of it is given back as long as it is.
-        total = node.operand(6)
-        known = total.elements if total is not None else None
-        length = known[0] if known is not None and len(known) == 1 else None
-        before = past[2]
-        longest = None if length is None or before is None else maximum(length, before)
+        longest = None if length is None or past[2] is None else maximum(length, past[2])
         cached = (past[0], past[1], longest, past[3])
-    return (tensor(dtype, query), tensor(dtype_of(node.operand(3)), cached), tensor(dtype_of(node.operand(4)), cached))
+    shape = (query[0], query[1], heads * size)
+    return (tensor(dtype, shape), tensor(cache_dtype, cached), tensor(cache_dtype, cached))
 
 
 # --- quantization

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -284,6 +285,45 @@ def test_rows_that_see_nothing_give_zeros(inputs: str) -> None:
     assert not found["Softmax"]
 
 
+APART = """qh = Reshape(q, s)  qt = Transpose<perm = [0,2,1,3]>(qh)  kh = Reshape(k, s)
+    kt = Transpose<perm = [0,2,3,1]>(kh)  vh = Reshape(v, s)  vt = Transpose<perm = [0,2,1,3]>(vh)
+    d = MatMul(qt, kt)"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "masked"),
+    [
+        ("bool[B,1,1,S] b", "f = Where(b, d, low)"),
+        ("bool[B,1,1,S] b", "m = Where(b, zero, low)  f = Add(d, m)"),
+        ("bool[S,S] b", "f = Where(b, d, low)"),
+        ("bool[B,2,S,S] b", "m = Where(b, zero, low)  f = Add(d, m)"),
+        ("bool[B,1,1,S] b, bool[S,S] c", "e = Where(b, d, low)  f = Where(c, e, low)"),
+        ("float[B,1,S,S] b", "f = Add(d, b)"),
+        ("float[B,2,1,S] b", "f = Add(d, b)"),
+        ("float[S] b", "f = Add(d, b)"),
+    ],
+)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_no_guard_of_probabilities_hides_bad_values(inputs: str, masked: str, bad: float) -> None:
+    text = (
+        f"(float[B,S,4] q, float[B,S,4] k, float[B,S,4] v, {inputs}) => (float[B,S,4] y)"
+        f"<int64[4] s = {{0,0,2,2}}, int64[3] o = {{0,0,4}}, float zero = {{0}}, float low = {{-inf}}>"
+        f"{{ {APART} {masked} {GUARDED.replace('v)', 'vt)')} {END} }}"
+    )
+    batch, size = 4, 3
+    rng = np.random.default_rng(4)
+    given: dict[str, Any] = {"v": rng.standard_normal((batch, size, 4)).astype(np.float32)}
+    given["v"][0, 1, 2] = given["v"][1, 0, 0] = bad
+    for kind, dims, name in re.findall(r"(bool|float)\[([^]]*)\] (.)", inputs):
+        shape = [{"B": batch, "S": size}.get(dim) or int(dim) for dim in dims.split(",")]
+        seen = rng.random(shape) < 0.6
+        seen.reshape(-1)[:size] = False
+        given[name] = seen if kind == "bool" else np.where(seen, 0, -np.inf).astype(np.float32)
+    _, found = fused(text, {"B": batch, "S": size}, given=given)
+    assert found["MultiHeadAttention"] == 1
+    assert not found["Softmax"]
+
+
 def test_finite_masks_need_no_guard() -> None:
     _, found = fused(
         f"(float[B,S,4] x, bool[B,1,1,S] b) => (float[B,S,8] y)"
@@ -401,6 +441,115 @@ def test_rows_of_nothing_but_numbers_that_hide(low: str, first: str, scale: floa
         assert found["Attention"] == is_alone
 
 
+def test_the_shape_of_scores_is_told_from_queries_and_keys() -> None:
+    """What is added may be stretched to the shape that it asks the scores for."""
+    _, found = fused(
+        f"(float[B,S,4] x, float[1,1,S] m) => (float[B,S,8] y, int64[2] z)"
+        f"<{WEIGHT}, {BIAS}, {NUMBERS}, int64[3] fold = {{-1,3,4}}, int64[4] apart = {{-1,2,3,4}}>"
+        f"{{ {LAYER} {HEADS} qf = Reshape(q, fold)  kf = Reshape(k, fold)  vf = Reshape(v, fold)"
+        f"  u = Transpose<perm = [0,2,1]>(kf)  d = MatMul(qf, u)  e = Shape(d)  z = Shape<start = -3, end = -1>(d)"
+        f"  n = Expand(m, e)  f = Add(d, n)  g = Softmax<axis = -1>(f)  i0 = MatMul(g, vf)  i = Reshape(i0, apart)"
+        f"  {END} }}".replace("[B,S,", "[B,3,").replace("[1,1,S]", "[1,1,3]"),
+        {"B": 2},
+        {"B": 1},
+        passes=["shapes", *PASSES],
+    )
+    assert found["Attention"] == 1
+    assert not found["MatMul"]
+
+
+@pytest.mark.parametrize("mask", ["bool[B,1,3,3] b", "bool[3,3] b"])
+def test_scores_folded_and_values_apart(mask: str) -> None:
+    """Batch and heads are one axis in the first product, and two in the second."""
+    _, found = fused(
+        f"(float[B,3,4] x, {mask}) => (float[B,3,8] y)"
+        f"<{WEIGHT}, {BIAS}, {NUMBERS}, int64[3] fold = {{-1,3,4}}, int64[4] apart = {{-1,2,3,3}},"
+        f" float low = {{-inf}}>"
+        f"{{ {LAYER} {HEADS} qf = Reshape(q, fold)  kf = Reshape(k, fold)  u = Transpose<perm = [0,2,1]>(kf)"
+        f"  d0 = MatMul(qf, u)  d = Reshape(d0, apart)  f = Where(b, d, low)  g0 = Softmax<axis = -1>(f)"
+        f"  n = IsNaN(g0)  z = Sub(r, r)  zero = Mul(z, z)  g = Where(n, zero, g0)  i = MatMul(g, v) {END} }}",
+        {"B": 2},
+        {"B": 1},
+        passes=["constant_folding", *PASSES],
+    )
+    assert found["Attention"] == 1
+    assert not found["MatMul"]
+
+
+def test_heads_that_no_view_tells_apart() -> None:
+    """Queries whose batch and heads are one axis that nothing divides are divided, and not taken for one head."""
+    text = f"""(float[8,1,3,4] x, float[4,3,8] k0, float[4,3,8] v0) => (float[4,3,8] y)
+        <int64[3] fold = {{8,3,4}}, int64[4] s = {{0,0,2,4}}, int64[3] o = {{0,0,8}}, int64[4] apart = {{4,2,3,3}}>
+        {{ q = Reshape(x, fold)  k1 = Reshape(k0, s)  k2 = Transpose<perm = [0,2,3,1]>(k1)
+           fk = Constant<value = int64[3] {{8,4,3}}>()  u = Reshape(k2, fk)  v1 = Reshape(v0, s)
+           v = Transpose<perm = [0,2,1,3]>(v1)  d0 = MatMul(q, u)  d = Reshape(d0, apart)  g = Softmax<axis = -1>(d)
+           i = MatMul(g, v) {END} }}"""
+    _, found = fused(text, {})
+    assert found["MultiHeadAttention"] == 1
+
+
+def test_heads_that_only_one_size_of_the_batch_leaves() -> None:
+    """Where an exporter took one batch for granted, queries have twice as many heads as batches: two, to meet keys."""
+    _, found = fused(
+        f"""(float[B,3,8] x, float[1,4,8] k0, float[1,4,8] v0) => (float[1,3,8] y)
+            <int64[4] one = {{1,3,-1,4}}, int64[4] s = {{0,0,2,4}}, int64[3] o = {{1,3,8}}>
+            {{ h = Reshape(x, one)  q = Transpose<perm = [0,2,1,3]>(h)  k1 = Reshape(k0, s)
+               u = Transpose<perm = [0,2,3,1]>(k1)  v1 = Reshape(v0, s)  v = Transpose<perm = [0,2,1,3]>(v1)
+               d = MatMul(q, u)  g = Softmax<axis = -1>(d)  i = MatMul(g, v) {END} }}""",
+        {"B": 1},
+    )
+    assert found["MultiHeadAttention"] == 1
+
+
+@pytest.mark.parametrize("queries", ["float[2,2,2,4] q", "float[1,2,2,4] q", "float[4,2,4] q"])
+def test_learned_queries(queries: str) -> None:
+    """Constants that meet computed keys: of each batch, of one for all, or with batch and heads as one axis."""
+    is_folded = queries.startswith("float[4")
+    numbers = ",".join(str((3 * place % 7 - 3) / 2) for place in range(16 if "[1," in queries else 32))
+    keys = "k2 = Reshape(k1, fold)" if is_folded else "k2 = Identity(k1)"
+    values = "v2 = Reshape(v1, fold)" if is_folded else "v2 = Identity(v1)"
+    turned, end = ("0,2,1", "i = Reshape(i0, apart)") if is_folded else ("0,1,3,2", "i = Identity(i0)")
+    text = f"""(float[2,3,8] k0, float[2,3,8] v0, float[3] m) => (float[2,2,8] y)
+        <{queries} = {{{numbers}}}, int64[4] s = {{0,0,2,4}}, int64[3] fold = {{4,3,4}}, int64[4] apart = {{2,2,2,4}},
+         int64[3] o = {{0,0,8}}>
+        {{ k3 = Reshape(k0, s)  k1 = Transpose<perm = [0,2,1,3]>(k3)  {keys}  u = Transpose<perm = [{turned}]>(k2)
+           v3 = Reshape(v0, s)  v1 = Transpose<perm = [0,2,1,3]>(v3)  {values}  d = MatMul(q, u)  f = Add(d, m)
+           g = Softmax<axis = -1>(f)  i0 = MatMul(g, v2)  {end} {END} }}"""
+    _, found = fused(text, {}, passes=["identities", "constant_folding", *PASSES])
+    assert found["MultiHeadAttention"] == 1
+    assert not found["MatMul"]
+
+
+def test_queries_of_one_batch_for_the_keys_of_all() -> None:
+    _, found = fused(
+        f"""(float[1,S,8] x, float[B,T,8] k0, float[B,T,8] v0, float[B,1,S,T] m) => (float[B,S,8] y)
+            <int64[4] s = {{0,0,2,4}}, int64[3] o = {{0,0,8}}>
+            {{ h = Reshape(x, s)  q = Transpose<perm = [0,2,1,3]>(h)  k1 = Reshape(k0, s)
+               u = Transpose<perm = [0,2,3,1]>(k1)  v1 = Reshape(v0, s)  v = Transpose<perm = [0,2,1,3]>(v1)
+               d = MatMul(q, u)  f = Add(d, m)  g = Softmax<axis = -1>(f)  i = MatMul(g, v) {END} }}""",
+        {"B": 2, "S": 3, "T": 5},
+        {"B": 1, "S": 1, "T": 4},
+    )
+    assert found["MultiHeadAttention"] == 1
+    assert not found["MatMul"]
+
+
+def test_a_size_that_an_exporter_took_for_granted_is_named() -> None:
+    """Queries are one position each by now: right for one position only, which fixing the dim tells."""
+    text = f"""(float[B,S,8] x, float[B,S,8] k0, float[B,S,8] v0) => (float[N,1,8] y)
+        <int64[4] one = {{-1,2,1,4}}, int64[4] s = {{0,0,2,4}}, int64[3] o = {{0,0,8}}>
+        {{ q = Reshape(x, one)  k1 = Reshape(k0, s)  u = Transpose<perm = [0,2,3,1]>(k1)  v1 = Reshape(v0, s)
+           v = Transpose<perm = [0,2,1,3]>(v1)  d = MatMul(q, u)  g = Softmax<axis = -1>(d)  i = MatMul(g, v)
+           {END} }}"""
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\ng {text}')
+    result = optimize(model, target="ort-cpu", passes=PASSES, strict=True)
+    assert not any(node.op_type in FUSED for node in result.model.graph.node)
+    assert any("B*S and B; where S is 1 they are the same: fix that dim" in note for note in result.report.notes)
+    fixed = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\ng {text.replace("[B,S,", "[B,1,")}')
+    fixed = optimize(fixed, target="ort-cpu", passes=PASSES, strict=True).model
+    assert any(node.op_type in FUSED for node in fixed.graph.node)
+
+
 def test_a_cache_that_nobody_reads_is_put_together_before() -> None:
     text = CACHED.replace(", float[B,2,T,4] kk, float[B,2,T,4] vv)", ")")
     model, found = fused(text, *LENGTHS)
@@ -440,6 +589,22 @@ def test_cross_attention_leaves_biases_to_the_operator() -> None:
     )
     assert found == {"MultiHeadAttention": 1, "MatMul": 3}
     assert operands(model) == [True] * 4
+
+
+@pytest.mark.parametrize(("target", "operator"), [("ort-cpu", "Attention"), ("ort-cuda", "MultiHeadAttention")])
+def test_values_of_another_width(target: str, operator: str) -> None:
+    """Attention gets them wrong on CUDA."""
+    text = (
+        f"(float[B,S,4] x) => (float[B,S,16] y)"
+        f"<{WEIGHT}, {BIAS}, int64[3] parts = {{4,4,16}}, int64[4] s = {{0,0,2,2}}, int64[4] z = {{0,0,2,8}},"
+        f" int64[3] o = {{0,0,16}}>"
+        f"{{ {LAYER} q0, k0, v0 = Split<axis = 2>(a, parts)  q1 = Reshape(q0, s)  k1 = Reshape(k0, s)"
+        f"  v1 = Reshape(v0, z)  q = Transpose<perm = [0,2,1,3]>(q1)  k = Transpose<perm = [0,2,1,3]>(k1)"
+        f"  v = Transpose<perm = [0,2,1,3]>(v1)  {CORE} {END} }}"
+    )
+    _, found = fused(text, target=target)
+    assert found[operator] == 1
+    assert not found["Softmax"]
 
 
 def test_products_by_gemm() -> None:

@@ -395,8 +395,7 @@ def test_an_embedding_that_is_none() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float", "float16"])
-@pytest.mark.parametrize("rows", [3, 0])
-def test_cuda_gives_the_numbers_of_the_parts(dtype: str, rows: int) -> None:
+def test_cuda_gives_the_numbers_of_the_parts(dtype: str) -> None:
     """Empty rows, means far from zero and half precision are what its kernels might get wrong."""
     if not starts(CUDA):
         pytest.skip("the CUDA provider does not start here")
@@ -411,6 +410,6 @@ def test_cuda_gives_the_numbers_of_the_parts(dtype: str, rows: int) -> None:
     )
     result, kinds, _ = fused(model)
     assert kinds["ms:SkipLayerNormalization"] == kinds["ms:BiasGelu"] == 1
-    feeds = {"x": numbers(2, rows, 8, dtype=kind) + kind(20)}
-    verdict = graphopt.verify(model, result, provider="cuda", feeds=[feeds])
+    feeds = [{"x": numbers(2, rows, 8, dtype=kind) + kind(20)} for rows in (3, 0)]
+    verdict = graphopt.verify(model, result, provider="cuda", feeds=feeds)
     assert verdict.verdict == "equal", verdict.reason
