@@ -39,7 +39,7 @@ RENAMED = {
 }
 _MANY = 25
 """Options from which on they stand under headings."""
-_NEAR_MISSES = 2
+_NEAR_MISSES = 1
 """Examples of a rule that its page shows of what stays as it is; `graphopt passes` shows all of them."""
 FAMILIES = {
     "What nobody needs": ("pruning", "common_subexpressions", "branches", "loops"),
