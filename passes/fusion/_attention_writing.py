@@ -194,7 +194,7 @@ def as_multi_head(core: AttentionCore, caches: _Caches, b: Builder, context: Con
     if not b.target.runs("MultiHeadAttention", core.dtype):
         return f"{b.target.name} has no kernel of MultiHeadAttention for {type_name(core.dtype)}"
     cached = [cache for cache in caches if cache is not None and _is_returned(cache, core)]
-    if len(cached) < 2 or core.query.width != core.value.width:
+    if len(cached) < 2 or core.query.width != core.value.width or not is_same(*(cache.new.rows for cache in cached)):
         cached = []
     sides = core.sides if not cached else (core.query, cached[0].new, cached[1].new)
     apart = operands_apart(core, sides, b, takes_four=not cached)

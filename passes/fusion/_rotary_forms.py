@@ -171,6 +171,8 @@ def _of_products(cover: Cover, minus: list[Node], plus: list[Node], is_lifted: b
                 size = None if x.shape is None else x.shape[-1]
                 if not isinstance(size, int) or (lower[1:], upper[1:]) != _pairs_of(x, kind):
                     continue
+                if is_lifted and not same_shape(cover.root.result, x):
+                    return "the parts of a rotation are put together in another shape than what is rotated"
                 if cosines is None or sines is None or not cosines.shape or cosines.shape[-1] != size // 2:
                     return "a rotation has other than one angle for each pair"
                 if not same_shape(cosines, sines):

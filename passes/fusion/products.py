@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from graphopt import Context, Graph, Node, Value, graph_pass, symbol
+import numpy as np
+
+from graphopt import Context, DType, Graph, Node, Value, graph_pass, symbol
 from passes._cover import number
 from passes._proofs import same_dim
 from passes.fusion import RUNTIME
@@ -90,6 +92,9 @@ class _Product:
            { p = MatMul(a, x)  d = Dropout(p, share, yes)  y = Mul(d, c) }""",
         """(bfloat16[2,3,4] a, bfloat16[2,5,4] x) => (bfloat16[2,3,5] y)
            { t = Transpose<perm = [0,2,1]>(x)  y = MatMul(a, t) }""",
+        # The attribute has no more than the digits of float32.
+        """(double[2,3,4] a, double[2,4,2] x) => (double[2,3,2] y) <double c = {0.1}>
+           { p = MatMul(a, x)  y = Mul(p, c) }""",
         # A vector has nothing to turn.
         "(float[4] a, float[4,2] x) => (float[2] y) <float c = {0.5}> { p = MatMul(a, x)  y = Mul(p, c) }",
     ],
@@ -126,7 +131,7 @@ def _fuse(graph: Graph, node: Node, context: Context) -> None:
         return
     if any(side.from_front for side in sides) and not _have_equal_batches(*sides):
         return
-    if not _LEAST < abs(product.alpha) < _MOST:
+    if not _LEAST < abs(product.alpha) < _MOST or not _fits(product.alpha, left.dtype):
         context.note(f"a scale of {product.alpha:g} around a product stays")
         return
     b = context.builder(graph)
@@ -214,13 +219,19 @@ def _scale(node: Node) -> tuple[Value, float] | None:
     if not (node.is_op("Mul") or node.is_op("Div")):
         return None
     left, right = node.operand(0), node.operand(1)
-    factor = number(right, left)
-    if left is not None and factor is not None and left.const is None:
-        if node.op_type == "Mul":
-            return left, factor
-        return (left, 1.0 / factor) if factor else None
-    factor = number(left, right) if node.op_type == "Mul" else None
-    return (right, factor) if right is not None and factor is not None and right.const is None else None
+    value, factor = left, number(right, left)
+    if factor is not None and node.op_type == "Div":
+        factor = 1.0 / factor if factor else None
+    if factor is None and node.op_type == "Mul":
+        value, factor = right, number(left, right)
+    if value is None or factor is None or value.const is not None or not _fits(factor, node.results[0].dtype):
+        return None
+    return value, factor
+
+
+def _fits(factor: float, dtype: DType | None) -> bool:
+    """True if an attribute, which has the digits of float32, tells the factor of a product of this dtype."""
+    return dtype is not DType.DOUBLE or float(np.float32(factor)) == factor
 
 
 def _inner(side: _Side, place: int) -> int:

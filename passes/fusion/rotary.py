@@ -135,6 +135,14 @@ def rotary_pairs(graph: Graph, context: Context) -> None:
         .replace("[2,3,5,8]", "[2,3,8,4]")
         .replace("[5,4]", "[4,4]"),
         _PARTS.replace("float[5,4] c", "float[3,1,1] c").replace("float[5,4] s", "float[3,1,1] s"),
+        # Pairs that are put together in another shape.
+        """(float[2,3,4,8] x, float[1,1,4,4] c, float[1,1,4,4] s) => (float[2,3,32] y)
+           <int64[1] zero = {0}, int64[1] one = {1}, int64[1] end = {100}, int64[1] three = {3}, int64[1] two = {2},
+            int64[1] four = {4}, int64[3] shape = {2,3,32}> {
+            a = Slice(x, zero, end, three, two)  b = Slice(x, one, end, three, two)  ac = Mul(a, c)  bs = Mul(b, s)
+            u = Sub(ac, bs)  d = Mul(a, s)  e = Mul(b, c)  w = Add(d, e)  u5 = Unsqueeze(u, four)
+            w5 = Unsqueeze(w, four)  k = Concat<axis = -1>(u5, w5)  y = Reshape(k, shape)
+        }""",
     ],
     numeric="R",
     largest=1e18,

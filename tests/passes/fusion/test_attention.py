@@ -771,3 +771,23 @@ def test_behind_a_cache_the_operator_counts_queries_from_its_end(count: int, cau
     )
     assert found["MultiHeadAttention"] == 1
     assert only(model).get("unidirectional", 0) == causal
+
+
+@pytest.mark.parametrize(("values", "cached"), [("vc, v4", True), ("v4, vc", False)])
+def test_values_in_front_of_their_cache_are_no_cache(values: str, cached: bool) -> None:
+    """New keys and new values are as many, or the operator takes neither."""
+    model, found = fused(
+        f"""(float[1,S,8] q, float[1,S,8] k, float[1,S,8] v, float[1,2,P,4] kc, float[1,2,P,4] vc)
+            => (float[1,S,8] y, float[1,2,N,4] kk, float[1,2,N,4] vv)
+            <int64[4] s = {{0,0,2,4}}, int64[3] o = {{0,0,8}}, float c = {{0.5}}> {{
+            q1 = Reshape(q, s)  q4 = Transpose<perm = [0,2,1,3]>(q1)  k1 = Reshape(k, s)
+            k4 = Transpose<perm = [0,2,1,3]>(k1)  v1 = Reshape(v, s)  v4 = Transpose<perm = [0,2,1,3]>(v1)
+            kk = Concat<axis = 2>(kc, k4)  vv = Concat<axis = 2>({values})  kt = Transpose<perm = [0,1,3,2]>(kk)
+            d = MatMul(q4, kt)  e = Mul(d, c)  p = Softmax<axis = -1>(e)  i = MatMul(p, vv)  {END}
+        }}""",
+        {"S": 2, "P": 5},
+        {"S": 1, "P": 1},
+    )
+    assert found["MultiHeadAttention"] == 1
+    assert (found["Concat"] == 0) == cached
+    assert len(model.graph.output) == 3
