@@ -48,14 +48,16 @@ class Registry:
         return found
 
     def check_item(self, name: str) -> str:
-        """The name itself, if it is a pass or a `pass/rule` that exists.
+        """The name itself, if it is a `pass/rule` that exists.
 
         Raises:
-            UsageError: it is neither.
+            UsageError: it is none.
         """
         pass_name, _, item_name = name.partition("/")
         found = self.find(pass_name)
-        if item_name and found.item(item_name) is None:
+        if not item_name:
+            raise UsageError(f"'{name}' is a whole pass, where PASS/RULE is wanted; skip the pass instead")
+        if found.item(item_name) is None:
             names = [item.name for item in found.items]
             raise UsageError(
                 f"pass '{pass_name}' has no rule '{item_name}'{_nearest(item_name, names)}; "

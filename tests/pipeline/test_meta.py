@@ -143,6 +143,7 @@ def test_levels_leave_out_classes() -> None:
         {"passes": ("skp",)},
         {"skip": ("skp",)},
         {"disable": ("skip/skip_on",)},
+        {"disable": ("skip",)},
         {"aggressive": ("skp",)},
         {"stop_after": -1},
     ],
