@@ -419,9 +419,6 @@ def command(
         raise UsageError("--profile needs --bench or --measure")
     if measure:
         _require_measurable(plan, no_verify, dry_run, print_after, dump_dir)
-    for name in disable or ():
-        if "/" not in name:
-            raise UsageError(f"--disable wants PASS/RULE, not '{name}'; --skip {name} leaves out a whole pass")
     common: dict[str, Any] = {
         "optimize": settings,
         "verify": None

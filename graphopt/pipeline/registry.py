@@ -56,7 +56,7 @@ class Registry:
         pass_name, _, item_name = name.partition("/")
         found = self.find(pass_name)
         if not item_name:
-            raise UsageError(f"'{name}' is a whole pass, where PASS/RULE is wanted; skip the pass instead")
+            raise UsageError(f"--disable wants PASS/RULE, not '{name}'; --skip {name} leaves out a whole pass")
         if found.item(item_name) is None:
             names = [item.name for item in found.items]
             raise UsageError(

@@ -95,9 +95,9 @@ def dtypes_made_in(evidence: Evidence, outputs: Container[str]) -> dict[str, np.
     Inference(graph.model).run()
     found: dict[str, np.dtype[Any]] = {}
     for (name, _), value in zip(graph.details["outputs"], graph.outputs, strict=True):
-        before = value
-        while before.producer.is_op("Cast") and (operand := before.producer.operand(0)) is not None:
-            before = operand
-            if before.dtype in (DType.FLOAT16, DType.BFLOAT16) and name in outputs:
+        before = value if name in outputs else None
+        while before is not None and before.producer.is_op("Cast"):
+            before = before.producer.operand(0)
+            if before is not None and before.dtype in (DType.FLOAT16, DType.BFLOAT16):
                 found[name] = before.dtype.numpy
     return found

@@ -40,6 +40,11 @@ class Target:
         return not self.version
 
     @property
+    def release(self) -> tuple[int, ...]:
+        """The version as numbers, such as (1, 31); empty for `portable`."""
+        return _parts(self.version)[:2] if self.version else ()
+
+    @property
     def is_cuda(self) -> bool:
         """True if the result is made for NVIDIA GPUs."""
         return self.name == "ort-cuda"

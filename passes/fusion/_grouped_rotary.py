@@ -367,7 +367,7 @@ def _told(b: Builder, turn: Turn, node: Node, lengths: Lengths, context: Context
     shape, past, total = turn.positions.shape, lengths.past, lengths.total
     if past is None or not symbol.is_positive(past):
         return "batches have positions of their own, all of which a run without earlier ones does not take"
-    if tuple(int(part) for part in context.target.version.split(".")[:2]) < _POSITIONS_SINCE:
+    if context.target.release < _POSITIONS_SINCE:
         return "batches have positions of their own, which this version does not take"
     if shape is None or len(shape) != 2 or not is_same(shape[0], lengths.batch) or not is_same(shape[1], lengths.rows):
         return "batches have positions of their own in a shape that is not known to be theirs"

@@ -76,6 +76,14 @@ _BOUNDED = _STEP.replace("e = Mul(d, scale)", "f = Mul(d, by)  g = Tanh(f)  e = 
 
 _PROBABILITIES = _STEP.replace("float[2,1,32] y,", "float[2,4,1,K] p, float[2,1,32] y,")
 
+_MASK_GIVEN = """(float[1,3,32] q, float[1,3,16] k, float[1,3,16] v, bool[1,1,1,3] c) => (float[1,3,32] y)
+             <bool[3,3] b = {1,0,0,1,1,0,1,1,1}, float none = {0.0}, float low = {-3.4e38},
+              int32[1] last = {2}, int32[1] total = {3}> {
+        s = And(b, c)  m = Where(s, none, low)
+        y = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, scale = 0.5, causal = 0>
+            (q, k, v, , , last, total, , , , m)
+    }"""
+
 
 @graph_pass(
     before=_ALL_SEEN,
@@ -131,13 +139,7 @@ def window_of_keys(graph: Graph, context: Context) -> None:
 
 @graph_pass(
     before=_HIDES_MORE,
-    after="""(float[1,3,32] q, float[1,3,16] k, float[1,3,16] v, bool[1,1,1,3] c) => (float[1,3,32] y)
-             <bool[3,3] b = {1,0,0,1,1,0,1,1,1}, float none = {0.0}, float low = {-3.4e38},
-              int32[1] last = {2}, int32[1] total = {3}> {
-        s = And(b, c)  m = Where(s, none, low)
-        y = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, scale = 0.5, causal = 0>
-            (q, k, v, , , last, total, , , , m)
-    }""",
+    after=_MASK_GIVEN,
     unless=[
         _PROMPT,
         _PROBABILITIES,
@@ -180,13 +182,7 @@ def bounded_scores(graph: Graph, context: Context) -> None:
 
 @graph_pass(
     before=_HIDES_MORE,
-    after="""(float[1,3,32] q, float[1,3,16] k, float[1,3,16] v, bool[1,1,1,3] c) => (float[1,3,32] y)
-             <bool[3,3] b = {1,0,0,1,1,0,1,1,1}, float none = {0.0}, float low = {-3.4e38},
-              int32[1] last = {2}, int32[1] total = {3}> {
-        s = And(b, c)  m = Where(s, none, low)
-        y = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, scale = 0.5>
-            (q, k, v, , , last, total, , , , m)
-    }""",
+    after=_MASK_GIVEN.replace(", causal = 0", ""),
     unless=[_PROBABILITIES],
     numeric="D",
 )
@@ -253,7 +249,7 @@ def _left_to_masks(
     core: AttentionCore, context: Context, is_padded: bool
 ) -> tuple[tuple[Mask, ...], int | None, bool] | str:
     """The masks that the operator gets, the window that stands for them, and if it hides the keys behind itself."""
-    hiding, is_new = hidden_by(core), _version(context) >= _NEW
+    hiding, is_new = hidden_by(core), context.target.release >= _NEW
     if hiding.future and not hiding.more:
         return (), None, True
     if hiding.future and hiding.window is not None and is_new:
@@ -271,9 +267,9 @@ def _doubt_of_bias(core: AttentionCore, context: Context) -> str:
     """Why the masks cannot be what the operator adds to the scores."""
     if not core.masks:
         return ""
-    if _version(context) < _BIAS_SINCE:
+    if context.target.release < _BIAS_SINCE:
         return f"the kernel of {context.target.name} takes no mask"
-    if context.target.is_cuda and not (core.softcap and _version(context) >= _NEW):
+    if context.target.is_cuda and not (core.softcap and context.target.release >= _NEW):
         return f"{context.target.name} has a faster operator for masks"
     if context.target.is_cuda and has_infinity(core):
         return "what a query gives that sees no key may differ"
@@ -298,10 +294,6 @@ def _doubt_of_sizes(core: AttentionCore, key: Shared, value: Shared, context: Co
         if maker.is_pinned or context.keeps(maker):
             return "a part of it is kept by name"
     return ""
-
-
-def _version(context: Context) -> tuple[int, ...]:
-    return tuple(int(part) for part in context.target.version.split(".")[:2])
 
 
 def _is_some(dim: Dim) -> bool:

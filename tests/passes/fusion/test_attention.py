@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, checker, parser
+from sessions import session
 
 from graphopt import optimize
 
@@ -25,14 +25,6 @@ HEADS = "h = Reshape(a, s)  t = Transpose<perm = [0,2,1,3]>(h)  q, k, v = Split<
 NUMBERS = "int64[4] s = {0,0,6,4}, int64[3] p = {2,2,2}, int64[3] o = {0,0,8}, float r = {0.5}, float two = {2}"
 SIZES = ({"B": 2, "S": 5}, {"B": 1, "S": 1}, {"B": 3, "S": 4})
 EMPTY = ({"B": 0, "S": 3}, {"B": 2, "S": 0})
-
-
-def session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def fused(

@@ -6,9 +6,9 @@ from collections import Counter
 from itertools import permutations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from onnx import ModelProto, parser
+from onnx import parser
+from sessions import session
 
 from graphopt import optimize
 
@@ -37,14 +37,6 @@ SOURCES = {
     "packed": ("float[B,S,4] x", ONE + ", int64[3] parts = {4,4,4}", PACKED),
     "MultiHeadAttention": ("float[B,S,4] xq, float[B,S,4] xk, float[B,S,4] xv", "int64 unread = {0}", GIVEN),
 }
-
-
-def session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def fixed(text: str, batch: int, rows: int) -> str:

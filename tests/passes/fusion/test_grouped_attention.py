@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, checker, helper, parser
+from sessions import session
 
 from graphopt import Context, load, optimize
 from graphopt.analysis.inference import Inference
@@ -47,14 +47,6 @@ def decoder(
 PLACES = """ps = Shape<start = 2, end = 3>(kp)  past = Squeeze(ps)  rs = Shape<start = 1, end = 2>(q)  row = Squeeze(rs)
     end = Add(past, row)  at = Range(past, end, one)  of = Range(zero, end, one)  ats = Unsqueeze(at, second)"""
 CAUSAL = f"{PLACES}  c = LessOrEqual(of, ats)  m = Where(c, none, low)"
-
-
-def session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def model_of(text: str) -> ModelProto:

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, checker, helper, parser
+from sessions import session
 
 from graphopt import load, optimize
 from graphopt.analysis.inference import Inference
@@ -63,14 +63,6 @@ def decoder(
         before = Shape<start = 2, end = 3>(kp)  seen = Concat<axis = 0>(rows, before)  {mask}
         d = MatMul(qr, kt)  g = Mul(d, scale)  z = Add(g, m)  t = Softmax<axis = -1>(z)  h = MatMul(t, vg)
         i = Transpose<perm = [0,2,1,3]>(h)  y = Reshape(i, o) }}"""
-
-
-def session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def model_of(text: str) -> ModelProto:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, parser
+from sessions import session
 
 from graphopt import optimize
 from graphopt.runtime import judge
@@ -110,14 +110,6 @@ def masked(made: Drawn, scores: str, place: int, heads: int, keys: str) -> str:
         return made.node(f"Where({name}, {first}, {second})")
     first, second = made.pick([(made.number(0.0), fill), (fill, made.number(0.0))])
     return made.either_way("Add", scores, made.node(f"Where({name}, {first}, {second})"))
-
-
-def session(model: ModelProto) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def fed(model: ModelProto, sizes: Mapping[str, int], random: np.random.Generator, odd: str = "") -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from onnx import ModelProto, checker, parser
+from onnx import checker, parser
+from sessions import session
 
 from graphopt import optimize
 
@@ -16,14 +16,6 @@ ANGLES = "e = Concat<axis = -1>(f, f)  c3 = Cos(e)  s3 = Sin(e)  c = Unsqueeze(c
 TURN = "a = Slice(x, zero, half, last)  b = Slice(x, half, end, last)  n = Neg(b)  r = Concat<axis = -1>(n, a)"
 SUM = "p = Mul(x, c)  q = Mul(r, s)  y = Add(p, q)"
 NUMBERS = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] half = {4}, int64[1] end = {8}"
-
-
-def session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def rotated(text: str, *sizes: dict[str, int], opset: int = 17, count: int = 1, trust: bool = False) -> dict[str, int]:
